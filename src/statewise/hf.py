@@ -8,15 +8,16 @@ from __future__ import annotations
 from statewise.messages import to_install
 
 try:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"models as classes of transformers need the extra `hf`: {to_install('hf')}", name=error.name
     ) from error
 
-from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM
+from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM, StatewiseModel
 
 AutoConfig.register("statewise", StatewiseConfig, exist_ok=True)
+AutoModel.register(StatewiseConfig, StatewiseModel, exist_ok=True)
 AutoModelForCausalLM.register(StatewiseConfig, StatewiseForCausalLM, exist_ok=True)
 
-__all__ = ["StatewiseConfig", "StatewiseForCausalLM"]
+__all__ = ["StatewiseConfig", "StatewiseForCausalLM", "StatewiseModel"]

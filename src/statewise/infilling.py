@@ -81,7 +81,13 @@ def fill_gaps(
         ended = request.end is not None and completion.tokens[-1:].tolist() == [request.end]
         kept = completion.tokens[:-1] if ended else completion.tokens
         by: Literal["length", "model"] = "model" if ended or completion.closed else "length"
-        yield Filled(task.decode(prompt), task.decode(kept), task.decode(goal), task.decode(middle), by)
+        original = task.continuation(prompt, middle)
+        yield Filled(task.decode(prompt), task.continuation(prompt, kept), goal_text(task, missing[row]), original, by)
+
+
+def goal_text(task: Task, gap: Infill) -> str:
+    """The goal of a sequence with a gap as text that follows its middle."""
+    return task.continuation(np.concatenate([gap.prompt, gap.middle]), gap.goal)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,8 @@ class Model:
         reverse: bool = False,
         **fields: Any,
     ) -> list[Completion]:
-        """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
+        """A completion for each prompt; `fields` are the decoder's. `task.continuation(prompt, completion.tokens)` is
+        its text as it follows the prompt.
 
         `goal` is what should follow the completion, and `limit` by default what the context leaves; the completion then
         has exactly `limit` tokens, or with `free_length` ends with the closing symbol. A model that reads goals first,

@@ -1,5 +1,6 @@
 """What transformers loads computes what our model does. Models are made from configurations, without a network."""
 
+import copy
 import json
 import os
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 
 import statewise.hf  # noqa: E402
+from statewise import activations  # noqa: E402
 from statewise.backbones import BACKBONES  # noqa: E402
 from statewise.building import read_recipe  # noqa: E402
 from statewise.interop.export import export  # noqa: E402
@@ -119,6 +121,21 @@ def test_in_float64_a_mapped_export_is_exact(architecture, fields, tmp_path):
     tokens = whole_rows(model)
     with torch.no_grad():
         same(theirs(tokens).logits, ours_of(model, tokens), share=1e-12)
+
+
+OWN_FLOAT32 = {"LlamaForCausalLM": 1e-6}
+"""How far off architectures are that compute steps in float32 whatever the model's type: Llama its norms."""
+
+
+@every_block
+def test_in_float64_an_export_is_as_exact_as_the_architecture(architecture, fields, tmp_path):
+    model = path_star_model(**fields)
+    export(model, tmp_path / "out")
+    theirs = load(tmp_path / "out").double()
+    model.objective.double()
+    tokens = whole_rows(model)
+    with torch.no_grad():
+        same(theirs(tokens).logits, ours_of(model, tokens), share=OWN_FLOAT32.get(architecture, 1e-12))
 
 
 @every_block
@@ -240,6 +257,130 @@ def test_a_cache_that_is_cut_back_reads_on_as_if_it_had_read_no_more(registered)
     assert cache.get_seq_length() == 13
 
 
+def test_hidden_states_are_those_of_the_backbone(registered):
+    model, theirs = registered
+    tokens, layers = whole_rows(model), model.recipe.backbone.config.layers
+    mask = torch.ones_like(tokens)
+    mask[1, :4] = 0  # padding on the left
+    found = theirs(tokens, attention_mask=mask, output_hidden_states=True)
+    assert theirs(tokens).hidden_states is None
+    assert [tuple(state.shape) for state in found.hidden_states] == [(5, 25, 16)] * (layers + 1)
+    alone = tokens[1:2, 4:]
+    for row, columns, batch in ((0, slice(None), tokens[:1]), (1, slice(4, None), alone)):
+        same(found.hidden_states[-1][row, columns], model.predictor().states(Batch.plain(batch)).readout[0])
+        read = activations.read(model.predictor().backbone, Batch.plain(batch), ["blocks.*hook_resid_*"])
+        first, second = (next(value for name, value in read.items() if name.startswith(f"blocks.{layer}.")
+                              and "prediction" not in name and name.endswith(where))
+                         for layer, where in ((0, "resid_pre"), (0, "resid_post")))  # fmt: skip
+        same(found.hidden_states[0][row, columns], first[0])
+        same(found.hidden_states[1][row, columns], second[0])
+    assert not found.hidden_states[0][1, :4].any()
+    options = {"attention_mask": torch.ones_like(tokens[:, :20]), "max_new_tokens": 3, "return_dict_in_generate": True}
+    steps = theirs.generate(tokens[:, :20], output_hidden_states=True, **options)
+    again = theirs(steps.sequences[:, :22], output_hidden_states=True).hidden_states
+    for number, whole in enumerate(again):
+        same(torch.cat([step[number] for step in steps.hidden_states], dim=1), whole)
+    with pytest.raises(ValueError, match="no weights"):
+        theirs(tokens, output_attentions=True)
+
+
+def test_the_model_without_its_head_is_loaded_as_such(registered, tmp_path):
+    model, theirs = registered
+    theirs.save_pretrained(tmp_path)
+    bare = transformers.AutoModel.from_pretrained(tmp_path)
+    assert type(bare) is statewise.hf.StatewiseModel
+    tokens = whole_rows(model)
+    wanted = theirs(tokens, output_hidden_states=True).hidden_states
+    found = bare(tokens, output_hidden_states=True)
+    assert torch.equal(found.last_hidden_state, wanted[-1])
+    assert all(map(torch.equal, found.hidden_states, wanted))
+    assert torch.equal(bare(tokens, return_dict=False)[0], wanted[-1])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_of_eight_bits_runs(registered):
+    model, theirs = registered
+    tokens, smaller = whole_rows(model), copy.deepcopy(theirs)
+    torch.ao.quantization.quantize_dynamic(smaller, {torch.nn.Linear}, dtype=torch.qint8, inplace=True)
+    found = smaller(tokens).logits
+    assert found.shape == theirs(tokens).logits.shape
+    assert bool(found.isfinite().all())
+    if model.recipe.backbone.name != "recurrent":  # which has none of these modules
+        assert not torch.equal(found, theirs(tokens).logits)
+    assert smaller.generate(tokens[:, :21], attention_mask=torch.ones_like(tokens[:, :21])).shape == (5, 25)
+
+
+ANY_LENGTH = [
+    ("belief_state", "gpt"),
+    ("joint_multi_token", "gpt"),
+    ("multi_token", "gpt"),
+    ("belief_state", "two_stream"),
+]
+
+
+@pytest.mark.parametrize(
+    ("objective", "backbone"),
+    [ANY_LENGTH[0], *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ANY_LENGTH[1:])],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_torch_exports_a_model_of_any_length(objective, backbone, tmp_path):
+    model = path_star_model(objective, backbone, **SHAPES[backbone])
+    export(model, tmp_path / "out")
+    theirs, tokens = load(tmp_path / "out"), whole_rows(model)
+    mask = torch.ones_like(tokens)
+    sizes = {0: torch.export.Dim("rows", max=64), 1: torch.export.Dim("columns", max=25)}
+    whole = torch.export.export(theirs, (tokens, mask), dynamic_shapes=(sizes, sizes), strict=False).module()
+    mask[1, :3] = 0
+    same(whole(tokens[:2, :7], mask[:2, :7]).logits, theirs(tokens[:2, :7], mask[:2, :7]).logits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("objective", "backbone"), ANY_LENGTH[:2])
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_takes_any_length(objective, backbone, tmp_path):
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    model = path_star_model(objective, backbone, **SHAPES[backbone])
+    export(model, tmp_path / "out")
+    theirs, tokens = load(tmp_path / "out"), whole_rows(model)
+    mask = torch.ones_like(tokens)
+    sizes = {0: torch.export.Dim("rows", max=64), 1: torch.export.Dim("columns", max=25)}
+    given = {"input_ids": tokens, "attention_mask": mask}
+    torch.onnx.export(
+        theirs, kwargs=given, f=str(tmp_path / "model.onnx"), dynamo=True, dynamic_shapes=dict.fromkeys(given, sizes),
+        input_names=list(given), output_names=["logits"],
+    )  # fmt: skip
+    mask[1, :3] = 0
+    given = {name: tensor[:2, :7] for name, tensor in given.items()}
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    (found,) = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
+    same(torch.from_numpy(found), theirs(**given).logits)
+
+
+def test_training_our_class_is_refused_in_a_sentence(tmp_path):
+    pytest.importorskip("accelerate", reason="transformers needs it to train")
+    model = path_star_model("belief_state")
+    export(model, tmp_path / "out")
+    theirs, row = load(tmp_path / "out"), whole_rows(model, 1)[0]
+    settings = transformers.TrainingArguments(str(tmp_path / "new"), max_steps=1, report_to=[], use_cpu=True)
+    trainer = transformers.Trainer(theirs, settings, train_dataset=[{"input_ids": row, "labels": row}] * 8)
+    with pytest.raises(ValueError, match="transformers cannot train it: `statewise train` does"):
+        trainer.train()
+
+
+def test_ids_that_the_model_lacks_are_refused_unless_they_are_padding(registered):
+    model, theirs = registered
+    tokens, V = whole_rows(model)[:, :8].clone(), theirs.config.vocab_size
+    mask = torch.ones_like(tokens)
+    tokens[1, :2], mask[1, :2] = V + 1, 0
+    wanted = theirs(tokens[1:2, 2:]).logits
+    same(theirs(tokens, attention_mask=mask).logits[1:2, 2:], wanted)
+    same(theirs(tokens, attention_mask=mask, use_cache=True, logits_to_keep=1).logits[1], wanted[0, -1:])
+    tokens[2, 3] = V
+    with pytest.raises(ValueError, match=f"input_ids holds {V}, and this model has the ids 0 to {V - 1}"):
+        theirs(tokens, attention_mask=mask)
+
+
 def test_loading_leaves_the_callers_random_numbers_alone(tmp_path):
     export(path_star_model("next_token", "recurrent", **SHAPES["recurrent"]), tmp_path / "out")
     torch.manual_seed(5)
@@ -326,6 +467,93 @@ def of_text(tmp_path_factory):
     with torch.no_grad():
         model.objective.backbone.embedding.weight[model.task.end] *= 2
     return model
+
+
+def of_symbols(name, folder, objective="next_token", **fields):
+    """A model of a task of symbols."""
+    if name == "sequences":
+        (folder / "data.txt").write_text("view cart\ncart view cart\nview pay cart\npay cart\n" * 4)
+        fields["path"] = str(folder / "data.txt")
+        fields["context"] = 12
+    recipe = {
+        "task": {"name": name, **fields},
+        "backbone": {"name": "gpt", "width": 16, "heads": 2, "layers": 2},
+        "objective": objective,
+    }
+    model = new_model(read_recipe(json.dumps(recipe)))
+    spread_weights(model.objective)
+    return model
+
+
+def piped(folder, prompts, **options):
+    pipe = transformers.pipeline("text-generation", str(folder), device="cpu")
+    return [found[0]["generated_text"] for found in pipe(prompts, **options)]
+
+
+BATCHES = [
+    ("sequences", {}, ["view cart", "pay", "view pay cart view"]),
+    ("hmm", {"process": "mess3", "length": 12}, ["0 1", "2 2", "1 0"]),  # equally long, since nothing can pad
+    ("automaton", {"process": "parity", "length": 12, "held_out_sequences": 20}, ["0 1 1", "1 0 1"]),
+    ("strips_traces", {"held_out_traces": 30}, None),
+    (
+        "path_star",
+        {"degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 12},
+        ["0,1|1,2|0,3|3,4|0,5|5,6/0,2=", "0,1|1,2/0,2=", "3,4/3,4="],
+    ),
+]
+
+
+@pytest.mark.parametrize("objective", ["next_token", "belief_state"])
+@pytest.mark.parametrize(
+    ("name", "fields", "prompts"), BATCHES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_pipeline_appends_what_we_generate_in_batches_too(name, fields, prompts, objective, tmp_path):
+    model = of_symbols(name, tmp_path, objective, **fields)
+    task = model.task
+    if prompts is None:
+        prompts = [task.decode(task.held_out(3).tokens[row, :3]) for row in range(3)]
+    if objective == "belief_state" and task.end is None and task.filler is None:  # our class reads padding of any id
+        prompts = [*prompts, prompts[0] + task.continuation(prompts[0], task.encode(prompts[0])[:1])]
+    notes = export(model, tmp_path / "out").notes
+    assert any("as many tokens" in note for note in notes) is (
+        objective == "next_token" and task.end is None and task.filler is None
+    )
+    found = piped(tmp_path / "out", prompts, max_new_tokens=4, batch_size=2)
+    assert found == [one for prompt in prompts for one in piped(tmp_path / "out", [prompt], max_new_tokens=4)]
+    for prompt, text, ours in zip(prompts, found, model.generate(prompts, limit=4)):
+        kept = [token for token in ours.tokens.tolist() if token not in (task.end, task.filler)]
+        assert text == prompt + task.continuation(prompt, kept)
+
+
+def test_stop_strings_end_what_is_generated(tmp_path):
+    for name, prompt in (("sequences", "view cart"), ("path_star", "0,1|1,2|0,3|3,4|0,5|5,6/0,2=")):
+        model = of_symbols("sequences", tmp_path) if name == "sequences" else path_star_model()
+        export(model, tmp_path / name)
+        tokenizer, theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / name), load(tmp_path / name)
+        given = tokenizer([prompt], return_tensors="pt")
+        whole = theirs.generate(**given, eos_token_id=None, max_new_tokens=4)[0, given["input_ids"].shape[1] :].tolist()
+        for token in set(whole):
+            stop = model.task.continuation(prompt, [token])
+            found = theirs.generate(
+                **given, eos_token_id=None, max_new_tokens=4, stop_strings=[stop], tokenizer=tokenizer
+            )
+            assert found[0, given["input_ids"].shape[1] :].tolist() == whole[: whole.index(token) + 1]
+
+
+def test_a_pipeline_extracts_the_features_of_our_class(tmp_path):
+    model = path_star_model("belief_state")
+    export(model, tmp_path / "out")
+    text = model.task.decode(model.task.held_out(1).tokens[0])
+    found = transformers.pipeline("feature-extraction", str(tmp_path / "out"), device="cpu")(text)
+    same(torch.tensor(found), model.states([text]).readout)
+
+
+def test_unknown_text_has_a_token_of_its_own(tmp_path):
+    export(path_star_model("belief_state"), tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.convert_ids_to_tokens(tokenizer("0,1|nonsense")["input_ids"][3:]) == ["[UNK]"] * 8
+    with pytest.raises(ValueError, match="none of the task's symbols"):
+        load(tmp_path / "out").generate(**tokenizer("0,1|x", return_tensors="pt"))
 
 
 TEXTS = ["Story 1: the cat", "Story 7: a boat,", "it sank. 3 dogs"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from doubles import small_corpus, small_stories
 
 tokenizers = pytest.importorskip("tokenizers")
 
-from statewise.interop.tokenizer import is_exact, tokenizer_config, tokenizer_json  # noqa: E402
+from statewise.interop.tokenizer import is_exact, lead, tokenizer_config, tokenizer_json, word_level  # noqa: E402
 from statewise.tasks import TASKS  # noqa: E402
 from statewise.tasks.text_format import TextFormat, separated_by  # noqa: E402
 
@@ -70,14 +71,48 @@ def test_every_task_is_tried():
 def test_prompts_and_whole_sequences_give_the_ids_and_the_text_of_the_task(name, fields, tmp_path):
     task = make(name, fields, tmp_path)
     tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json(task))
-    assert tokenizer.get_vocab_size() == len(task.vocab)
+    first = "" if task.text_format is None else lead(task.text_format)
     examples = task.held_out(30)
     for row in range(len(examples)):
         for tokens in (examples.prompt(row), examples.tokens[row, : examples.lengths[row]]):
             text = task.decode(tokens)
-            assert tokenizer.decode(tokens.tolist(), skip_special_tokens=False) == text
+            assert tokenizer.decode(tokens.tolist(), skip_special_tokens=False) == (first + text if text else "")
             found = tokenizer.encode(text, add_special_tokens=False).ids
             assert found == task.encode(text).tolist()
+
+
+@every_task
+def test_what_programs_append_to_a_prompt_is_its_continuation(name, fields, tmp_path):
+    """They decode what was generated without the prompt."""
+    task = make(name, fields, tmp_path)
+    tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json(task))
+    examples, rng = task.held_out(10), np.random.default_rng(0)
+    for row in range(len(examples)):
+        tokens, given = examples.tokens[row, : examples.lengths[row]], examples.prompt_lengths[row]
+        # Published prompts of tasks whose text has no separators end where none is needed.
+        free = task.text_format is not None and bool(lead(task.text_format))
+        for place in rng.integers(1, len(tokens), 3).tolist() if free else [given]:
+            prompt = task.decode(tokens[:place])
+            text = prompt + tokenizer.decode(tokens[place:].tolist(), skip_special_tokens=False)
+            assert tokenizer.encode(text, add_special_tokens=False).ids == tokens.tolist()
+            assert text == prompt + task.continuation(prompt, tokens[place:])
+            assert task.encode(text).tolist() == tokens.tolist()
+
+
+@every_task
+def test_unknown_text_and_padding_have_tokens(name, fields, tmp_path):
+    task = make(name, fields, tmp_path)
+    content = tokenizer_json(task)
+    tokenizer, facts = tokenizers.Tokenizer.from_str(content), tokenizer_config(content, task)
+    padding = tokenizer.token_to_id(facts["pad_token"])
+    if task.end is None and task.filler is None:
+        assert padding == len(task.vocab) + 1
+    else:
+        assert padding == (task.filler if task.end is None else task.end)
+    if task.text_format is not None:  # bytes are never unknown
+        unknown = tokenizer.token_to_id(facts["unk_token"])
+        assert unknown == len(task.vocab)
+        assert set(tokenizer.encode("\u2603").ids) == {unknown}
 
 
 SAID = {
@@ -98,28 +133,47 @@ def test_text_as_people_write_it_gives_the_ids_of_the_task(name, tmp_path):
         assert tokenizer.encode(text).ids == task.encode(text).tolist(), text
 
 
-@pytest.mark.parametrize("name", ["path_star", "manhattan", "recall"])
-def test_unknown_symbols_are_an_error_as_they_are_for_the_task(name, tmp_path):
-    task = make(name, CASES[name][0], tmp_path)
-    tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json(task))
-    with pytest.raises(ValueError, match="unknown symbol"):
-        task.encode("nonsense")
-    with pytest.raises(Exception, match="Missing"):
-        tokenizer.encode("nonsense")
+def test_names_of_tokens_beyond_the_vocabulary_are_no_symbols():
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(word_level(separated_by(""), ["a", "[UNK]"], None, None)))
+    assert tokenizer.encode("a?").tokens == ["a", "[[UNK]]"]
+    assert (tokenizer.token_to_id("[UNK]"), tokenizer.token_to_id("[[UNK]]")) == (1, 2)
 
 
-def test_the_end_symbol_is_special_where_that_changes_no_text(tmp_path):
-    """Special tokens are found anywhere in a text, so an end symbol that is part of another one cannot be special."""
-    ends = {}
-    for end, lines in {"<end>": "a b\nb a\n" * 6, "a": "ab b\nb ab\n" * 6}.items():
-        (tmp_path / "data.txt").write_text(lines + "b b\n")
-        config = TASKS["sequences"].Config(path=str(tmp_path / "data.txt"), end=end, held_out_share=0.5)
-        task = TASKS["sequences"](config)
-        content = tokenizer_json(task)
-        ends[end] = [token["content"] for token in json.loads(content)["added_tokens"]]
-        facts = tokenizer_config(content, end, task.context)
-        assert (facts.get("eos_token"), facts.get("pad_token")) == ((end, end) if ends[end] else (None, None))
-    assert ends == {"<end>": ["<end>"], "a": []}
+def test_unknown_text_is_beyond_all_that_the_model_has(tmp_path):
+    """A tuned model has more rows than the task has symbols."""
+    content = tokenizer_json(make("automaton", {"length": 16}, tmp_path), 100)
+    tokenizer = tokenizers.Tokenizer.from_str(content)
+    assert tokenizer.encode("0 x").ids == [0, 100]
+    assert tokenizer.token_to_id("[PAD]") == 5, "the first id that is no symbol"
+    assert tokenizer.decode(tokenizer.encode("0 0").ids) == " 0 0"
+
+
+@pytest.mark.parametrize(
+    ("end", "lines", "separator", "name"),
+    [
+        ("<end>", "a b\nb a\n", None, "Ġ<end>"),
+        ("a", "ab b\nb ab\n", None, "Ġa"),
+        ("<end>", "a,b\nb,a\n", ",", ",<end>"),
+        ("a", "ab,b\nb,ab\n", ",", None),
+        ("→→", "ab\nba\n", "", "âĨĴâĨĴ"),
+    ],
+)
+def test_the_end_symbol_is_special_where_that_changes_no_text(end, lines, separator, name, tmp_path):
+    """Special tokens are found anywhere in a text, so an end symbol with which another one begins cannot be special."""
+    (tmp_path / "data.txt").write_text(lines * 6 + "b\n")
+    config = TASKS["sequences"].Config(
+        path=str(tmp_path / "data.txt"), format="text", end=end, separator=separator, held_out_share=0.5
+    )
+    task = TASKS["sequences"](config)
+    content = tokenizer_json(task)
+    facts = tokenizer_config(content, task)
+    assert (facts.get("eos_token"), facts["pad_token"]) == (name, name or "[PAD]")
+    row = [0, 1, task.end]
+    tokenizer = tokenizers.Tokenizer.from_str(content)
+    assert tokenizer.encode(task.decode(row)).ids == row
+    assert tokenizer.decode(row, skip_special_tokens=True) == lead(task.text_format) + task.decode(
+        row[: 2 if name else 3]
+    )
 
 
 def test_no_tokenizer_where_text_has_no_such_rule(tmp_path):
@@ -136,15 +190,16 @@ def test_a_tokenizer_that_differs_in_one_symbol_is_not_exact(tmp_path):
     task = make("path_star", CASES["path_star"][0], tmp_path)
     content = json.loads(tokenizer_json(task))
     assert is_exact(json.dumps(content), task)
-    for change in ({"7": 8, "8": 7}, {"$": 99}):
+    for change in ({"7": 8, "8": 7}, {"3": 99}):
         other = {**content, "model": {**content["model"], "vocab": content["model"]["vocab"] | change}}
         assert not is_exact(json.dumps(other), task)
     assert not is_exact(json.dumps({**content, "normalizer": None, "decoder": None}), task)
 
 
 def test_the_config_names_a_class_that_old_and_new_versions_load_and_adds_no_tokens():
-    content = json.dumps({"added_tokens": [{"content": "<|endoftext|>"}]})
-    assert tokenizer_config(content, "<|endoftext|>", 64) == {
+    content = json.dumps({"added_tokens": [{"id": 3, "content": "<|endoftext|>"}], "model": {"unk_token": None}})
+    task = SimpleNamespace(end=3, filler=None, context=64)
+    assert tokenizer_config(content, task) == {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|endoftext|>",
         "pad_token": "<|endoftext|>",

@@ -49,7 +49,13 @@ def predictor(request):
 def row_of(prompt, manner=PLAIN, number=0, limit=12, context=CONTEXT, **fields):
     request = Request([np.array(prompt, np.int64)], max(1, limit), **{"end": END, "rows": [number], **fields})
     most = min(limit, int(request.limits(context)[0]))
-    return Row(request, request.prompts[0], most, manner, Written(lambda tokens: " ".join(map(str, tokens))))
+    return Row(
+        request,
+        request.prompts[0],
+        most,
+        manner,
+        Written(lambda before, tokens: "".join(f" {token}" for token in tokens), []),
+    )
 
 
 def alone(predictor, row):
@@ -186,7 +192,7 @@ def test_long_prompts_do_not_stop_running_rows(predictor):
 def test_choices_of_one_prompt_are_read_once_and_drawn_apart(predictor):
     first = row_of(PROMPTS[1], MANNERS[2], number=0)
     request = first.request
-    rows = [first, *(Row(replace(request, rows=[number]), first.prompt, first.limit, MANNERS[2], Written(str))
+    rows = [first, *(Row(replace(request, rows=[number]), first.prompt, first.limit, MANNERS[2], first.transcript)
                      for number in range(1, 5))]  # fmt: skip
     batch = Batch(predictor, most=8, part=64)
     batch.waiting.extend(rows)

@@ -1,5 +1,8 @@
 """Texts that arrive token by token are those that arrive whole, and stop strings are found as in the whole text."""
 
+import json
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from doubles import small_stories
@@ -10,6 +13,7 @@ from statewise.decoding.base import Request
 from statewise.serving.rows import Manner, Row, Shown
 from statewise.serving.text import Spelled, Stops, Written
 from statewise.tasks import bpe
+from statewise.tasks.sequences import Sequences, SequencesConfig
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +44,60 @@ def test_incomplete_characters_are_held_back(tokenizer):
     assert text.offsets == [0, 0, 1, 1, 1]
 
 
+def symbols(folder, lines):
+    (folder / "data.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return Sequences(SequencesConfig(path=str(folder / "data.jsonl"), held_out_share=0.5))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said", "wanted"),
+    [
+        (["view", "cart"], ["cart", "cart"], [" cart", " cart cart"]),
+        ([], ["view", "cart"], ["view", "view cart"]),
+        (["view"], ["cart", "pay now", "cart"],
+         [" cart", ' cart ["pay now"]', ' cart ["pay now"] ["cart"]']),
+        (["pay now"], ["cart", "view"], [' ["cart"]', ' ["cart"] ["view"]']),
+    ],
+)  # fmt: skip
+def test_symbols_follow_their_prompt_and_never_change(prompt, said, wanted, tmp_path):
+    task = symbols(tmp_path, [["view", "cart"], ["pay now", "cart"]] * 3)
+    before = task.vocab.encode(prompt)
+    text, found = Written(task.continuation, before), []
+    for token in task.vocab.encode(said):
+        text.add(int(token))
+        found.append(text.text)
+        whole = task.decode(before) + text.text
+        assert task.vocab.decode(task.encode(whole)) == [*prompt, *said[: len(found)]]
+    text.close()
+    assert [*found, text.text] == [*wanted, wanted[-1]]
+    assert all(later.startswith(sooner) for sooner, later in pairwise(found))
+
+
+def test_a_prompt_is_gone_on_with_as_it_was_written(tmp_path):
+    task = symbols(tmp_path, [["view", "cart"], ["pay", "cart"]] * 3)
+    text = Written(task.continuation, task.encode('["view", "cart"]'), '["view", "cart"]')
+    text.add(task.vocab.ids["pay"])
+    assert text.text == ' ["pay"]'
+
+
+def test_half_of_a_character_is_held_back_until_it_is_whole():
+    def continuation(before, tokens):
+        return bytes(tokens).decode(errors="replace")
+
+    text, seen = Written(continuation, []), []
+    for byte in [*"aé".encode(), 0xE2]:
+        text.add(byte)
+        seen.append(text.text)
+    assert seen == ["a", "a", "aé", "aé"]
+    text.close()
+    assert text.text == "aé\ufffd"
+
+
 def row_of(stops, echo="", limit=1000):
     manner = Manner(None, 0, Stops(stops), 0, bool(echo))
     prompt = np.array([ord(letter) for letter in echo or "x"], np.int64)
     request = Request([prompt], limit)
-    return Row(request, prompt, limit, manner, Written(lambda tokens: "".join(map(chr, tokens))))
+    return Row(request, prompt, limit, manner, Written(lambda before, tokens: "".join(map(chr, tokens)), []))
 
 
 letters = st.text("ab", max_size=12)
@@ -99,7 +152,7 @@ def test_the_last_characters_are_held_back_only_while_they_may_stop():
 
 def test_a_token_is_shown_if_it_begins_in_the_text(tokenizer):
     row = row_of(["b"])
-    row.transcript = Written(lambda tokens: " ".join(map(chr, tokens)))
+    row.transcript = Written(lambda before, tokens: " ".join(map(chr, tokens)), [])
     for letter in "aab":
         row.add(ord(letter), -1.0, [])
     assert row.text == "a a "

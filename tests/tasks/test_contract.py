@@ -208,3 +208,31 @@ def test_worlds_label_positions_and_allow_what_happens(name, fields, data_file):
         for place in range(examples.prompt_lengths[row], examples.lengths[row]):
             assert examples.tokens[row, place] in task.legal(examples.tokens[row, :place])
         assert len(task.legal(examples.tokens[row, : examples.lengths[row]])) == 0
+
+
+@every_task
+def test_a_prompt_and_its_continuation_are_a_prompt_again(name, fields, data_file):
+    """Wherever a sequence is cut, also one that the model made up, if the task can read it at all."""
+    task, rng = make(name, fields, data_file), np.random.default_rng(0)
+    held_out, tried = task.held_out(8), 0
+    own = [held_out.tokens[row, : held_out.lengths[row]] for row in range(len(held_out))]
+    for tokens in [*own, *(rng.integers(0, len(task.vocab), 6) for _ in range(20))]:
+        try:
+            whole = task.decode(tokens)
+            if not np.array_equal(task.encode(whole), tokens):
+                continue  # a text cut inside a word, or pauses that are not whole
+        except ValueError:
+            continue
+        for place in rng.integers(0, len(tokens) + 1, 4).tolist():
+            prompt, rest = tokens[:place], tokens[place:]
+            written = task.decode(prompt)
+            try:
+                if not np.array_equal(task.encode(written), prompt):
+                    continue
+            except ValueError:
+                continue
+            for before in (prompt, written):
+                text = written + task.continuation(before, rest)
+                assert task.encode(text).tolist() == tokens.tolist(), (written, text)
+                tried += 1
+    assert tried > 20

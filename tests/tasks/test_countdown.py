@@ -445,6 +445,8 @@ def test_sets_that_cannot_be_evaluated_are_refused(capsys, run, tmp_path):
 
 
 def test_a_person_may_write_a_prompt_with_one_bar(capsys, run):
-    code, out, err = called(capsys, "generate", run, "--prompt", "4,5,6,15|")
+    prompt = "4,5,6,15|"
+    code, out, err = called(capsys, "generate", run, "--prompt", prompt)
     assert code == 0, err
-    assert len(load_model(run).task.encode(out)) == 11  # as many tokens as two equations have
+    task = load_model(run).task
+    assert len(task.encode(prompt + out)) == len(task.encode(prompt)) + 11  # as many tokens as two equations have

@@ -629,3 +629,36 @@ def test_training_data_that_are_gone_leave_it_unknown_what_was_trained_on(tmp_pa
     (note,) = rebuilt.notes
     assert note.startswith(f"{other}: whether the model was trained on its sequences is unknown: ")
     assert "data.txt" in note
+
+
+@pytest.mark.parametrize(
+    ("separator", "prompt", "symbols", "text"),
+    [
+        (None, "a b", ["c", "a"], " c a"),
+        (None, "", ["c", "a"], "c a"),
+        (None, "a", [], ""),
+        (None, "a b", ["<end>"], " <end>"),
+        (None, '["a", "b"]', ["c"], ' ["c"]'),
+        (None, "a", ["b", "d e", "c"], ' b ["d e", "c"]'),
+        (None, "d e", ["c"], ' ["c"]'),
+        (",", "a,b", ["c", "d e"], ",c,d e"),
+        (",", "a, b,", ["c"], "c"),
+        ("->", "a->b", ["c"], "->c"),
+        ("", "ab", ["c", "<end>"], "c<end>"),
+        ("", "ab", ["d e"], '["d e"]'),
+    ],
+)
+def test_a_continuation_follows_the_prompt_as_it_was_written(tmp_path, separator, prompt, symbols, text):
+    lines = "".join(json.dumps(line) + "\n" for line in (["a", "b", "c"], ["c", "d e", "a"], ["b"]) * 3)
+    task = task_of(tmp_path, lines, "data.jsonl", separator=separator)
+    assert task.continuation(prompt, task.vocab.encode(symbols)) == text
+    assert task.vocab.decode(task.encode(prompt + text)) == [*task.vocab.decode(task.encode(prompt)), *symbols]
+
+
+def test_symbols_in_brackets_are_lists_only_where_they_are_no_symbols(tmp_path):
+    task = task_of(tmp_path, "x [1] [2]\n[2] x\n" * 5)
+    for text in ("x [1]", "[1] [2]"):
+        assert task.vocab.decode(task.encode(text)) == text.split()
+        assert task.continuation("x", task.encode(text)) == f" {text}"
+    with pytest.raises(ValueError, match="unknown symbol"):
+        task.encode("x [3]")

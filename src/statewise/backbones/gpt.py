@@ -17,6 +17,7 @@ from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.nn.initialisation import init_weights
 from statewise.nn.masks import Documents, causal
+from statewise.nn.matrix import Matrix
 from statewise.nn.norm import make_norm
 from statewise.nn.rotary import rotary_angles
 from statewise.nn.streams import keys_in_reach
@@ -51,7 +52,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
-        self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
+        self.head = None if config.tied else Matrix(config.width, vocabulary, bias=False)
         init_weights(self, config.init, config.layers)
         linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
         self.block_weights = sum(linear.weight.numel() for linear in linears)

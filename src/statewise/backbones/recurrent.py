@@ -23,6 +23,7 @@ from statewise.nn.cache import SLACK, PlaceStore
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint
 from statewise.nn.initialisation import Init, check_init, draw_normal, init_weights
+from statewise.nn.matrix import Matrix
 from statewise.types import Batch, Hidden
 
 
@@ -206,7 +207,7 @@ class Recurrent(Branching, Counted, Hookable):
         shared = None if embedding_of is None else embedding_of.embedding
         self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, shared)
         self.blocks: Sequence[Layer] = nn.ModuleList(Layer(config) for _ in range(config.layers))  # type: ignore[assignment]
-        self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
+        self.head = None if config.tied else Matrix(config.width, vocabulary, bias=False)
         if config.init != "pytorch":
             init_weights(self, config.init)
         # Hidden states lie within (-1, 1), so inputs should be of similar size.

@@ -37,6 +37,7 @@ from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
 from statewise.nn.initialisation import init_weights
 from statewise.nn.masks import Documents
+from statewise.nn.matrix import Matrix
 from statewise.nn.norm import make_norm
 from statewise.nn.rotary import rotary_angles, split_heads
 from statewise.nn.stream_attention import attend_streams
@@ -136,7 +137,7 @@ class StreamAttention(nn.Module):
     def __init__(self, config: TwoStreamConfig, layer: int) -> None:
         super().__init__()
         self.heads, self.layer, self.dropout = config.heads, layer, config.dropout
-        self.in_proj = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.in_proj = Matrix(config.width, 3 * config.width, bias=config.bias)
         self.out_proj = nn.Linear(config.width, config.width, bias=config.bias)
 
     def forward(self, x: Tensor, context: StreamContext, asking: tuple[int, ...]) -> Tensor:
@@ -253,7 +254,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(StreamBlock(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
-        self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
+        self.head = None if config.tied else Matrix(config.width, vocabulary, bias=False)
         self._separated = config.separate_from == 0  # on the host: reading the buffer would wait for a GPU
         self.register_buffer("separated", torch.tensor(self._separated))
         self.register_load_state_dict_post_hook(_read_separated)  # type: ignore[no-untyped-call]

@@ -70,7 +70,7 @@ def run(words: list[str]) -> int:
 
     from statewise.building import make_decoder
     from statewise.decoding.reverse import Reverse
-    from statewise.infilling import fill_gaps, gaps
+    from statewise.infilling import fill_gaps, gaps, goal_text
     from statewise.ledger import Ledger
     from statewise.loading import load_model
 
@@ -86,8 +86,8 @@ def run(words: list[str]) -> int:
              "free_length": options.free_length or None, "unconditional": options.unconditional or None,
              "limit": options.limit, "reverse": options.reverse or None}  # fmt: skip
     with Ledger(out, TITLE, facts, LINE) as ledger, model.asking() as predictor:
-        for number, (line, (prompt, _, goal)) in enumerate(zip(ledger.records, asked), 2):
-            if (line["prompt"], line["goal"]) != (task.decode(prompt), task.decode(goal)):
+        for number, (line, gap) in enumerate(zip(ledger.records, asked), 2):
+            if (line["prompt"], line["goal"]) != (task.decode(gap.prompt), goal_text(task, gap)):
                 raise ValueError(f"{out}:{number}: written for other sequences: choose another --out")
         found = fill_gaps(
             predictor, task, how, asked, skip=len(ledger.records), free_length=options.free_length,

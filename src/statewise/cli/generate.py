@@ -108,13 +108,18 @@ def run(words: list[str]) -> int:
     if options.candidates is not None:
         with shown_progress():
             found = model.search(options.prompt, options.decoder, options.goal, options.limit, **how, **fields)
-        say(ranked(found[: options.candidates], model.task, options.json))
+        say(ranked(found[: options.candidates], model.task, options.prompt, options.json))
         return 0
+    before: str | list[int] = options.prompt
     if carried:
         if options.goal is not None:
             raise ValueError("a goal and a carried state do not go together: omit either")
+        from statewise.carried_state import kept_state
         from statewise.carried_state.continuing import continue_generation
 
+        if options.state is not None and not options.prompt:  # read now, since --save-state may replace the file
+            kept = kept_state.read(Path(options.state), model.fingerprint())
+            before = kept["pending"].tolist() if "pending" in kept else before
         with shown_progress(), model.asking() as predictor:
             completion = continue_generation(
                 predictor, model.task, options.prompt, decoder, options.limit or 100,
@@ -126,7 +131,7 @@ def run(words: list[str]) -> int:
             (completion,) = model.generate(
                 [options.prompt], options.decoder, options.limit, options.goal, **how, **fields
             )
-    text = model.task.decode(completion.tokens)
+    text = model.task.continuation(before, completion.tokens)
     if options.json:
         say(printable({"completion": text, "log_probability": completion.log_probability}, indent=None))
     else:
@@ -134,11 +139,11 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def ranked(found: list[Completion], task: Task, as_json: bool) -> str:
-    """Candidates, best first, as a table or a JSON list."""
+def ranked(found: list[Completion], task: Task, prompt: str, as_json: bool) -> str:
+    """Candidates for the continuation of a prompt, best first, as a table or a JSON list."""
     from statewise.reporting.tables import number, with_texts
 
-    texts = [task.decode(completion.tokens) for completion in found]
+    texts = [task.continuation(prompt, completion.tokens) for completion in found]
     if as_json:
         objects = [
             {"completion": text, "score": completion.score, "log_probability": completion.log_probability}

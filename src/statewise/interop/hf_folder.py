@@ -59,15 +59,21 @@ def export_folder(model: Model, out: Path, scratch: Path, command: str | None = 
             if others:
                 notes.append(f"{' and '.join(others)} must be importable, too, where it is loaded")
             fields, tensors = _registered(model, notes)
-    content = tokenizer_json(model.task)
+    V = len(model.task.vocab)
+    rows = V if guest is None else guest.causal.get_input_embeddings().num_embeddings
+    content = tokenizer_json(model.task, rows)
     if content is None:
         notes.append(
             f"no tokenizer: the text of the task {model.recipe.task.name} cannot be converted exactly by one, so the "
             "model takes token ids"
         )
+    elif fields["model_type"] != "statewise" and rows == V and model.task.end is None and model.task.filler is None:
+        notes.append(
+            "the task has no symbol that could be padding, so the texts of a batch must have as many tokens each"
+        )
     if model.run is not None and model.run.precision() == "bf16":
         notes.append("trained with bf16 autocast; the weights are float32")
-    end, symbols = model.task.end, model.task.vocab.symbols
+    end = model.task.end
     parameters = sum(tensor.numel() for tensor in tensors.values())
     step = None if model.checkpoint is None else model.checkpoint.step
     if guest is not None:
@@ -80,8 +86,7 @@ def export_folder(model: Model, out: Path, scratch: Path, command: str | None = 
     files.write_json(scratch / "generation_config.json", generation)
     if content is not None:
         write_atomically(scratch / "tokenizer.json", content.encode())
-        facts = tokenizer_config(content, None if end is None else symbols[end], model.task.context)
-        files.write_json(scratch / "tokenizer_config.json", facts)
+        files.write_json(scratch / "tokenizer_config.json", tokenizer_config(content, model.task))
     card = model_card(
         out.resolve().name,
         model.recipe.as_dict(),

@@ -5,10 +5,11 @@ Importing it needs the extra `hf`; `import statewise.hf` does so and registers t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +17,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
+from statewise import activations
 from statewise.backbones import BACKBONES
 from statewise.building import make_objective
 from statewise.config import Component, Recipe, fill
 from statewise.interop.folder_files import CONFIG, write_json
 from statewise.json_files import ANYTHING, POSITIVE, TEXT, Maybe, Shape, check, one_of
+from statewise.nn.hooks import HookPoint, See
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.objectives.predictors import CausalCursor, CausalPredictor
@@ -131,11 +134,8 @@ class PredictorCache(Cache):  # type: ignore[misc]
         self.real = torch.cat((self.real.to(real.device), real), dim=1)
 
 
-class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
-    """A trained model of ours, for inference; `statewise train` trains it.
-
-    `objective.predictor()` is the interface to everything that the model can do besides predicting the next token.
-    """
+class _Loaded(PreTrainedModel):  # type: ignore[misc]
+    """What both classes share: an objective, and how it reads tokens."""
 
     config_class = StatewiseConfig
     base_model_prefix = ""
@@ -174,48 +174,57 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         """Raises `NotImplementedError`, by which transformers knows that the task's vocabulary cannot be resized."""
         raise NotImplementedError("the vocabulary is that of the task and cannot be changed or resized")
 
-    def prepare_inputs_for_generation(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
-    ) -> Any:
-        """See `GenerationMixin`; it validates arguments by the names in this signature, and by those of `forward` if
-        the rest is called `kwargs`."""
-        return super().prepare_inputs_for_generation(input_ids, attention_mask=attention_mask, **kwargs)
-
     @torch.no_grad()
-    def forward(
+    def _read(
         self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        past_key_values: PredictorCache | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int = 0,
-        return_dict: bool | None = None,
-        **_: Any,
-    ) -> Any:
-        """Logits (B, T, V) after each of `input_ids` (B, T); of the last `logits_to_keep` only, if not 0; zero where
-        `attention_mask` is. `labels`: the mean loss of the next tokens, -100 is left out. Without gradients.
+        tokens: Tensor,
+        attention_mask: Tensor | None,
+        cache: PredictorCache | None,
+        *,
+        use_cache: bool | None,
+        last_only: bool,
+        output_attentions: bool | None,
+        output_hidden_states: bool | None,
+    ) -> _Outputs:
+        """What the model computes for `tokens` (B, T); `last_only`: only the last column of the logits is needed."""
+        if output_attentions:
+            raise ValueError("the attention of this model computes no weights that could be returned")
+        real = None if attention_mask is None else attention_mask[:, -tokens.shape[1] :].bool()
+        if not torch.compiler.is_compiling():
+            self._check(tokens if real is None else tokens.masked_fill(~real, 0))
+        asked = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        predictor = self._predictor() if cache is None else cache.predictor
+        layers = self._layers(predictor) if asked else {}
+        parts: dict[str, list[Tensor]] = {name: [] for name in layers}
+        if cache is None and use_cache:
+            cache = PredictorCache(predictor, predictor.new_cursor(len(tokens)))
+        with activations.watched([(point, _keeping(parts[name])) for name, point in layers.items()]):
+            if cache is None:
+                readout, logits, places = _whole(predictor, tokens, real)
+            else:
+                real = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+                if cache.get_seq_length() == 0 and last_only and not asked and bool(real[:, -1].all()):
+                    return _Outputs(None, _prompt(cache, tokens, real), None, cache)
+                readout, logits, places = _extended(cache, tokens, real)
+        seen: list[Tensor] = []
+        for name, found in parts.items():
+            if {len(part) for part in found} != {len(tokens)}:
+                raise ValueError(
+                    f"{name} cannot be returned: with a cache, this model reads rows of different lengths one after "
+                    "the other; set use_cache=False, or leave out output_hidden_states"
+                )
+            seen.append(_put_back(torch.cat(found, dim=1), places, real))
+        readout, logits = _put_back(readout, places, real), _put_back(logits, places, real)
+        return _Outputs(readout, logits, (*seen, readout) if asked else None, cache)
 
-        Raises `ValueError` if a row exceeds the context.
-        """
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask[:, -input_ids.shape[1] :]
-        real = mask.bool()
-        if past_key_values is not None:
-            logits = self._extended(past_key_values, input_ids, real)
-        elif use_cache:
-            predictor = self._predictor()
-            past_key_values = PredictorCache(predictor, predictor.new_cursor(len(input_ids)))
-            logits = self._prompt(past_key_values, input_ids, real, logits_to_keep)
-        else:
-            logits = self._whole(input_ids, real)
-        logits = logits[:, -logits_to_keep:]
-        loss = None
-        if labels is not None:
-            wanted = labels[:, 1:].masked_fill(~real[:, 1:], -100)
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), wanted.flatten())
-        if return_dict is False:
-            return tuple(part for part in (loss, logits, past_key_values) if part is not None)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+    def _check(self, tokens: Tensor) -> None:
+        """Raises `ValueError` for ids that the model has no symbol for."""
+        largest, V = int(tokens.max()) if tokens.numel() else 0, self.config.vocab_size
+        if largest >= V:
+            raise ValueError(
+                f"input_ids holds {largest}, and this model has the ids 0 to {V - 1}: the tokenizer gives text that is "
+                f"none of the task's symbols the id {V}"
+            )
 
     def _predictor(self) -> CausalPredictor:
         # A new one each time: it may hold tensors computed from the weights, which may have changed.
@@ -223,36 +232,163 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         assert isinstance(predictor, CausalPredictor)
         return predictor
 
-    def _whole(self, tokens: Tensor, real: Tensor) -> Tensor:
-        rows, order, counts = _left_aligned(tokens, real)
-        read = torch.arange(tokens.shape[1], device=tokens.device) < torch.from_numpy(counts).to(tokens.device)[:, None]
-        nothing = torch.zeros_like(read)
-        logits = self._predictor().logits(Batch(rows.masked_fill(~read, 0), nothing, read, None, (0, 0)))
-        return _put_back(logits, order, real)
+    def _layers(self, predictor: CausalPredictor) -> dict[str, HookPoint]:
+        """Where hidden states are seen: the input of the first layer, and the output of each but the last."""
+        points = activations.hook_points(predictor.backbone)
 
-    def _prompt(self, cache: PredictorCache, tokens: Tensor, real: Tensor, keep: int) -> Tensor:
-        """Reads a prompt; where only its last logits are needed, at the lower cost of `Predictor.start`."""
-        if keep != 1 or not real[:, -1].all():
-            return self._extended(cache, tokens, real)
-        rows, _, counts = _left_aligned(tokens, real)
-        cache.cursor, logits = cache.predictor.start(rows, counts)
-        cache.add(real)
-        return logits[:, None]
+        def named(layer: int, where: str) -> str:
+            name = rf"blocks\.{layer}\.(input\.|prediction\.)?{where}"
+            return next(found for found in points if re.fullmatch(name, found))
 
-    def _extended(self, cache: PredictorCache, tokens: Tensor, real: Tensor) -> Tensor:
-        rows, order, counts = _left_aligned(tokens, real)
-        logits = cache.predictor.extend(cache.cursor, rows, counts)
-        cache.add(real)
-        return _put_back(logits, order, real)
+        last = max(int(name.split(".")[1]) for name in points if name.startswith("blocks."))
+        names = [named(0, "hook_resid_pre"), *(named(layer, "hook_resid_post") for layer in range(last))]
+        return {name: points[name] for name in names}
 
 
-def _left_aligned(tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
-    """The real tokens of each row first, (B, T); the columns that they were in, (B, T); and their number, (B,)."""
-    order = (~real).long().argsort(dim=1, stable=True)
-    return tokens.gather(1, order), order, real.sum(1).cpu().numpy()
+class _Outputs(NamedTuple):
+    """What a model computes for tokens (B, T)."""
+
+    readout: Tensor | None
+    """(B, T, D): what the vocabulary head reads; None: it was not needed."""
+    logits: Tensor
+    """(B, T, V), or (B, 1, V) of the last column."""
+    hidden_states: tuple[Tensor, ...] | None
+    cache: PredictorCache | None
 
 
-def _put_back(logits: Tensor, order: Tensor, real: Tensor) -> Tensor:
-    """Logits (B, T, V) in the columns of their tokens; zero at the others."""
-    places = order[..., None].expand_as(logits)
-    return torch.zeros_like(logits).scatter(1, places, logits).masked_fill(~real[..., None], 0)
+class StatewiseModel(_Loaded):
+    """A trained model of ours without its vocabulary head, for inference."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: PredictorCache | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> Any:
+        """What the vocabulary head reads, (B, T, D), after each of `input_ids` (B, T), zero where `attention_mask` is,
+        and the hidden states. For these and for errors see `StatewiseForCausalLM.forward`. Without gradients."""
+        found = self._read(
+            input_ids, attention_mask, past_key_values, use_cache=use_cache, last_only=False,
+            output_attentions=output_attentions, output_hidden_states=output_hidden_states,
+        )  # fmt: skip
+        if return_dict is False:
+            return tuple(part for part in (found.readout, found.cache, found.hidden_states) if part is not None)
+        return BaseModelOutputWithPast(
+            last_hidden_state=found.readout, past_key_values=found.cache, hidden_states=found.hidden_states
+        )
+
+
+class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
+    """A trained model of ours, for inference; `statewise train` trains it.
+
+    `objective.predictor()` is the interface to everything that the model can do besides predicting the next token.
+    """
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        """See `GenerationMixin`; it validates arguments by the names in this signature, and by those of `forward` if
+        the rest is called `kwargs`."""
+        return super().prepare_inputs_for_generation(input_ids, attention_mask=attention_mask, **kwargs)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: PredictorCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int = 0,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> Any:
+        """Logits (B, T, V) after each of `input_ids` (B, T); of the last `logits_to_keep` only, if not 0; zero where
+        `attention_mask` is. `labels`: the mean loss of the next tokens, -100 is left out. `output_hidden_states`: the
+        input of the first layer, the output of each but the last, and what the vocabulary head reads, (B, T, D) each.
+        Without gradients.
+
+        Raises `ValueError` if a row exceeds the context, for ids that the model does not have, for `labels` while
+        training, and for `output_attentions`.
+        """
+        if labels is not None and self.training and torch.is_grad_enabled():
+            raise ValueError(
+                "this model computes no gradients, so transformers cannot train it: `statewise train` does, also from "
+                "a run's weights; `model.eval()` gives its loss"
+            )
+        found = self._read(
+            input_ids, attention_mask, past_key_values, use_cache=use_cache, last_only=logits_to_keep == 1,
+            output_attentions=output_attentions, output_hidden_states=output_hidden_states,
+        )  # fmt: skip
+        logits, loss = found.logits[:, -logits_to_keep:], None
+        if labels is not None:
+            wanted = labels[:, 1:]
+            if attention_mask is not None:
+                wanted = wanted.masked_fill(attention_mask[:, -wanted.shape[1] :] == 0, -100)
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), wanted.flatten())
+        if return_dict is False:
+            return tuple(part for part in (loss, logits, found.cache, found.hidden_states) if part is not None)
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=found.cache, hidden_states=found.hidden_states
+        )
+
+
+def _keeping(parts: list[Tensor]) -> See:
+    """Appends what a hook point sees."""
+
+    def see(x: Tensor) -> Tensor:
+        parts.append(x)
+        return x
+
+    return see
+
+
+def _whole(predictor: CausalPredictor, tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Readouts and logits of whole rows, and the columns that they are in, as `_left_aligned`; None: their own."""
+    if real is None:
+        hidden, logits = predictor.logits_with_states(Batch.plain(tokens))
+        return hidden.readout, logits, None
+    rows, places = _left_aligned(tokens, real)
+    read = torch.arange(tokens.shape[1], device=tokens.device) < real.sum(1, keepdim=True)
+    hidden, logits = predictor.logits_with_states(Batch(rows, torch.zeros_like(read), read, None, (0, 0)))
+    return hidden.readout, logits, places
+
+
+def _prompt(cache: PredictorCache, tokens: Tensor, real: Tensor) -> Tensor:
+    """(B, 1, V): reads prompts of which only the last logits are needed, at the lower cost of `Predictor.start`."""
+    rows, _ = _left_aligned(tokens, real)
+    cache.cursor, logits = cache.predictor.start(rows, _counts(real))
+    cache.add(real)
+    return logits[:, None]
+
+
+def _extended(cache: PredictorCache, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, places = _left_aligned(tokens, real)
+    hidden, logits = cache.predictor.extend_with_states(cache.cursor, rows, _counts(real))
+    cache.add(real)
+    return hidden.readout, logits, places
+
+
+def _left_aligned(tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """The real tokens of each row first and then zeros, (B, T), and the column that each was moved to, (B, T)."""
+    places = torch.where(real, real.long().cumsum(1), real.sum(1, keepdim=True) + (~real).long().cumsum(1)) - 1
+    return torch.zeros_like(tokens).scatter(1, places, tokens.masked_fill(~real, 0)), places
+
+
+def _counts(real: Tensor) -> np.ndarray:
+    """(B,) the number of tokens of each row."""
+    counts: np.ndarray = real.sum(1).cpu().numpy()
+    return counts
+
+
+def _put_back(found: Tensor, places: Tensor | None, real: Tensor | None) -> Tensor:
+    """What was found (B, T, ...) in the columns of its tokens; zero at the others."""
+    if places is None or real is None:
+        return found
+    return found.gather(1, places[..., None].expand_as(found)).masked_fill(~real[..., None], 0)

@@ -3,66 +3,103 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from statewise.extras import needed
 from statewise.tasks.base import RunningText, Task
+from statewise.tasks.bpe import spelled
 from statewise.tasks.text_format import TextFormat
 
 ROWS = 200
 """Random sequences on which a tokenizer is compared with its task."""
-SPACE, NO_PREFIX = "\ue000", "\ue001"
-"""Characters for private use: a space within a symbol while symbols are joined, and a prefix that no symbol has."""
+UNKNOWN, PADDING = "[UNK]", "[PAD]"
 
 
-def tokenizer_json(task: Task) -> str | None:
+def tokenizer_json(task: Task, rows: int = 0) -> str | None:
     """The tokenizer.json that converts text exactly as the task does; None if there is none, or if it would not be
-    exact. Raises `ValueError` without the extra `hf`."""
+    exact. `rows`: number of ids that the model has, if more than the task. Raises `ValueError` without the extra `hf`.
+    """
     if isinstance(task, RunningText):
         # It may be a model's, whose post-processor begins every text with a token that no text of the task has.
         return json.dumps({**json.loads(task.bpe.content), "post_processor": None}, ensure_ascii=False)
     if task.text_format is None:
         return None
-    # An end symbol that transformers knows as special is found anywhere, also within other symbols.
-    ends = [None] if task.end is None else [task.vocab.symbols[task.end], None]
-    made = (json.dumps(word_level(task.text_format, task.vocab.ids, end), ensure_ascii=False) for end in ends)
-    return next((content for content in made if is_exact(content, task)), None)
+    # Special tokens are found anywhere in a text, so an end symbol with which another one begins cannot be special.
+    for end in (task.end, None):
+        made = word_level(task.text_format, task.vocab.symbols, end, task.filler, rows)
+        content = json.dumps(made, ensure_ascii=False)
+        if is_exact(content, task):
+            return content
+    return None
 
 
-def tokenizer_config(content: str, end: str | None, context: int) -> dict[str, Any]:
-    """tokenizer_config.json for a tokenizer.json; `end`, the end token, also pads.
+def tokenizer_config(content: str, task: Task) -> dict[str, Any]:
+    """tokenizer_config.json for a tokenizer.json of a task.
 
     The class is one that versions 4 and 5 of transformers both know and that leaves the pre-tokenizer as it is."""
-    special = {token["content"] for token in json.loads(content)["added_tokens"]}
+    found = json.loads(content)
+    added = {token["id"]: token["content"] for token in found["added_tokens"]}
+    end = added.get(task.end)
+    padding = end or added.get(task.filler) or next((name for name in added.values() if PADDING in name), None)
+    named = {"unk_token": found["model"].get("unk_token"), "eos_token": end, "pad_token": padding}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **({"eos_token": end, "pad_token": end} if end in special else {}),
+        **{name: token for name, token in named.items() if token},
         "add_bos_token": False,
         "add_eos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
-        "model_max_length": context,
+        "model_max_length": task.context,
         "padding_side": "left",
     }
 
 
-def word_level(form: TextFormat, ids: Mapping[str, int], end: str | None) -> dict[str, Any]:
-    """The content of a tokenizer.json whose tokens are the symbols `ids`. Text that is no symbol is an error; `end` is
-    a special token."""
-    added = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+def lead(form: TextFormat) -> str:
+    """What decoded text begins with. Programs append what a model generates to the prompt, and a tokenizer decodes it
+    without the prompt, so every symbol is written with the separator before it, as GPT-2 writes words. Formats that
+    remove separators again (`tidy`) have none."""
+    return "" if form.tidy else form.separator
+
+
+def word_level(
+    form: TextFormat, symbols: Sequence[str], end: int | None, filler: int | None, rows: int = 0
+) -> dict[str, Any]:
+    """The content of a tokenizer.json whose tokens are `symbols` by id, each with its `lead`, in the spelling of
+    byte-level tokenizers, by which transformers finds stop strings.
+
+    Text that is no symbol becomes a token beyond them and the model's `rows`, which no model has. `end` and `filler`
+    are special; without them there is a token for padding, one of the model's beyond the symbols if there is one."""
+    tokens = {spelled(lead(form) + symbol): token for token, symbol in enumerate(symbols)}
+    special = {token: name for name, token in tokens.items() if token in (end, filler)}
+    unknown = max(len(symbols), rows)
+    others = {UNKNOWN: unknown}
+    if not special:
+        others[PADDING] = len(symbols) if rows > len(symbols) else unknown + 1
+    for name, token in others.items():
+        while name in tokens:
+            name = f"[{name}]"
+        special[token] = name
+        tokens[name] = token
+    rules = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    normalise, split = _read(form, None if end is None else symbols[end])
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [] if end is None else [{"id": ids[end], "content": end, **added}],
-        "normalizer": _sequence("normalizers", [_replace(*rule) for rule in form.normalise]),
-        "pre_tokenizer": _sequence("pretokenizers", _splits(form)),
+        "added_tokens": [{"id": token, "content": special[token], **rules} for token in sorted(special)],
+        "normalizer": _sequence("normalizers", [*(_replace(*rule) for rule in form.normalise), *normalise]),
+        "pre_tokenizer": _sequence("pretokenizers", split),
         "post_processor": None,
-        "decoder": _sequence("decoders", [*_joined(form.separator), *(_replace(*rule) for rule in form.tidy)]),
-        "model": {"type": "WordLevel", "vocab": dict(ids), "unk_token": ""},
+        "decoder": _sequence("decoders", _written(form)),
+        "model": {
+            "type": "WordLevel",
+            "vocab": tokens,
+            "unk_token": special[unknown],
+        },
     }
 
 
@@ -70,6 +107,7 @@ def is_exact(content: str, task: Task) -> bool:
     """Whether a tokenizer.json converts every symbol, and random sequences of symbols, as the task does. Sequences
     that the task itself does not reproduce are left out."""
     tokenizer = needed("tokenizers", "exported tokenizers").Tokenizer.from_str(content)
+    first = "" if task.text_format is None else lead(task.text_format)
     for row in _some(len(task.vocab), task.end, task.context):
         text = task.decode(row)
         try:
@@ -77,11 +115,9 @@ def is_exact(content: str, task: Task) -> bool:
                 continue
         except ValueError:
             continue
-        try:
-            again = tokenizer.encode(text, add_special_tokens=False).ids
-        except Exception:  # the package raises plain Exception for an unknown symbol
+        if tokenizer.encode(text, add_special_tokens=False).ids != row:
             return False
-        if again != row or tokenizer.decode(row, skip_special_tokens=False) != text:
+        if tokenizer.decode(row, skip_special_tokens=False) != first + text:
             return False
     return True
 
@@ -97,31 +133,38 @@ def _some(vocabulary: int, end: int | None, context: int) -> Iterator[list[int]]
         yield row if end is None or number % 2 else [*row[:-1], end]
 
 
-def _splits(form: TextFormat) -> list[dict[str, Any]]:
-    """Steps that leave the symbols of a text."""
-    symbols = {"type": "Split", "pattern": {"Regex": form.symbol}, "behavior": "Removed", "invert": True}
-    cut = {"type": "Split", "pattern": {"String": form.cut_at}, "behavior": "Removed", "invert": False}
-    return [cut, symbols] if form.cut_at else [symbols]
+def _read(form: TextFormat, end: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Steps that normalise a text, and that split it into tokens as they are spelled."""
+    first = lead(form)
+    if first.strip() or "\t" in first:  # the package can put only a space before a symbol that was split off
+        between = rf"(?:\s|{re.escape(form.cut_at)})*"
+        joint = rf"{between}{re.escape(form.cut_at)}{between}"
+        begun = [{"type": "Prepend", "prepend": first}, _replace(joint, first), _replace(rf"{between}\z", "")]
+        return begun, [_split({"String": first}, "MergedWithNext"), _byte_level(prefixed=False)]
+    whole = [re.escape(end)] if end is not None and not form.separator else []
+    symbols = _split({"Regex": "|".join([*whole, form.symbol])}, "Removed", invert=True)
+    cut = [_split({"String": form.cut_at}, "Removed")] if form.cut_at else []
+    return [], [*cut, symbols, _byte_level(prefixed=bool(first))]
 
 
-def _joined(separator: str) -> list[dict[str, Any]]:
-    """Decoders that join symbols. The package joins words by a space alone, so other separators are put in its place;
-    spaces within symbols are replaced meanwhile."""
-    fuse: dict[str, Any] = {"type": "Fuse"}
-    if not separator:
-        return [fuse]
-    by_space = [{"type": "WordPiece", "prefix": NO_PREFIX, "cleanup": False}, fuse]
-    if separator == " ":
-        return by_space
-    return [_literal(" ", SPACE), *by_space, _literal(" ", separator), _literal(SPACE, " ")]
+def _written(form: TextFormat) -> list[dict[str, Any]]:
+    """Steps from tokens to text."""
+    if not form.tidy:
+        return [_byte_level(prefixed=False)]
+    apart = [_replace("^", spelled(form.separator)), _byte_level(prefixed=False)]
+    return [*apart, _replace(rf"\A{re.escape(form.separator)}", ""), *(_replace(*rule) for rule in form.tidy)]
+
+
+def _split(pattern: dict[str, str], behavior: str, *, invert: bool = False) -> dict[str, Any]:
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+
+
+def _byte_level(*, prefixed: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": prefixed, "trim_offsets": False, "use_regex": False}
 
 
 def _replace(pattern: str, content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
-
-
-def _literal(text: str, content: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": {"String": text}, "content": content}
 
 
 def _sequence(kind: str, steps: list[dict[str, Any]]) -> dict[str, Any] | None:

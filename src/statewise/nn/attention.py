@@ -79,7 +79,7 @@ def attend_fused(
         # The kernel takes twice as long for one query as for two, which use matrix-matrix products.
         twice = query.expand(*query.shape[:-2], 2, -1)
         return F.scaled_dot_product_attention(twice, key, value, attn_mask=mask, dropout_p=dropout)[..., :1, :]
-    whole = mask is None and queries == keys
+    whole = mask is None and bool(queries == keys)  # of symbolic sizes, which torch.export has, equality is no bool
     if mask is None and not whole and queries > 1:  # the kernel's own causal flag aligns the first query instead
         mask = causal(queries, keys, query.device)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=whole)

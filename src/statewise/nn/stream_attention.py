@@ -39,7 +39,7 @@ def attend_streams(
     `query` (B, H, S, T, W), with S indexing `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only inputs;
     `documents` packed in the rows. Returns (B, H, S, T, W).
     """
-    if dropout:
+    if dropout or torch.compiler.is_exporting():  # an exported model takes any length, and the others choose by it
         return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents, dropout=dropout)
     if query.device.type == "cuda":
         if not takes_flex(query.shape[3], query.shape[4]):
@@ -66,7 +66,8 @@ def attend_dense(
     """With a dense mask: the reference for the other implementations. Arguments as in `attend_streams`."""
     rows, heads, _, places, width = query.shape
     if documents is None:
-        mask = _shared_mask(streams, places, reach, query.device)
+        make = stream_mask if torch.compiler.is_exporting() else _shared_mask
+        mask = make(streams, places, reach, device=query.device)
     else:
         mask = documents.once(
             ("streams", streams, reach), lambda: stream_mask(streams, places, reach, documents.numbers)

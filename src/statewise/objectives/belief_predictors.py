@@ -75,7 +75,8 @@ class BeliefPredictor(CausalPredictor):
         """(..., D) -> (..., E): the head's projection of the states of a side."""
         head = self.objective.head
         with self._full_precision():
-            states = states.to(self.device, next(head.parameters()).dtype)
+            weight = next(head.parameters(), None)  # quantised heads have no parameters, and compute in float32
+            states = states.to(self.device, torch.float32 if weight is None else weight.dtype)
             return head.project_prefix(states) if side == 0 else head.project_suffix(states)
 
     def _full_precision(self) -> AbstractContextManager[object]:

@@ -21,6 +21,7 @@ from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.bounds import bounded, unset
 from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
 from statewise.nn.initialisation import Init, check_init, init_weights
+from statewise.nn.matrix import Matrix
 from statewise.nn.norm import RMSNorm, make_norm
 from statewise.objectives import head_divergence
 from statewise.objectives.base import Measured
@@ -117,7 +118,7 @@ class LatentDynamics(nn.Module):
         super().__init__()
         self.widths = [width, state_width]
         self.norm = make_norm(norm, width + state_width, bias=False, eps=norm_eps)
-        self.first = nn.Linear(width + state_width, hidden, bias=False)
+        self.first = Matrix(width + state_width, hidden, bias=False)
         self.second = nn.Linear(hidden, hidden, bias=False)
         self.third = nn.Linear(hidden, state_width, bias=False)
         init_weights(self, init)

@@ -110,10 +110,17 @@ class CausalPredictor(Predictor):
     @torch.no_grad()
     def extend(self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
         """See `Predictor.extend`."""
+        return self.extend_with_states(cursor, tokens, counts)[1]
+
+    @torch.no_grad()
+    def extend_with_states(
+        self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None = None
+    ) -> tuple[Hidden, Tensor]:
+        """`extend`, with the backbone's output for `tokens` before the logits."""
         tokens, counts = tokens.to(self.device), uneven(tokens, counts)
         hidden = self.read(cursor, tokens, counts)
         cursor.remember(self.kept(hidden, tokens), counts)
-        return to_float32(self.next_logits(hidden, tokens, cursor))
+        return hidden, to_float32(self.next_logits(hidden, tokens, cursor))
 
     def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
         """(B, V): logits after the last token of each of `prompts` (B, T), read by a new cursor."""
@@ -171,7 +178,13 @@ class CausalPredictor(Predictor):
     @torch.no_grad()
     def logits(self, batch: Batch) -> Tensor:
         """See `Predictor.logits`."""
-        return to_float32(self.next_logits(self.states(batch), batch.tokens.to(self.device)))
+        return self.logits_with_states(batch)[1]
+
+    @torch.no_grad()
+    def logits_with_states(self, batch: Batch) -> tuple[Hidden, Tensor]:
+        """`states` and `logits`."""
+        hidden = self.states(batch)
+        return hidden, to_float32(self.next_logits(hidden, batch.tokens.to(self.device)))
 
 
 def uneven(tokens: Tensor, counts: np.ndarray | None) -> np.ndarray | None:

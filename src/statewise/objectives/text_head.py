@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.nn.initialisation import Init, init_weights
+from statewise.nn.matrix import Matrix
 from statewise.nn.norm import make_norm
 
 
@@ -59,9 +60,9 @@ class MLPHead(TextHead):
     ) -> None:  # fmt: skip
         """`init` None: PyTorch's default, uniform in +-1 / sqrt(inputs)."""
         super().__init__(vocabulary, outputs, reads_suffix)
-        self.first = nn.Linear(2 * width if reads_suffix else width, hidden)
+        self.first = Matrix(2 * width if reads_suffix else width, hidden)
         self.second = nn.Linear(hidden, hidden)
-        self.third = nn.Linear(hidden, outputs * vocabulary)
+        self.third = Matrix(hidden, outputs * vocabulary)
         if init is not None:
             init_weights(self, init)
 
@@ -113,10 +114,10 @@ class GatedHead(TextHead):
         whole = 2 * width if reads_suffix else width
         if whole % outputs:
             raise ValueError(f"a gated head cannot split a width of {whole} into {outputs} outputs: choose head mlp")
-        self.first = nn.Linear(whole, 2 * hidden, bias=False)
+        self.first = Matrix(whole, 2 * hidden, bias=False)
         self.second = nn.Linear(hidden, whole, bias=False)
         self.norm = make_norm("rms", whole, bias=False, eps=norm_eps)
-        self.third = nn.Linear(whole // outputs, vocabulary, bias=False)
+        self.third = Matrix(whole // outputs, vocabulary, bias=False)
         init_weights(self, init or "gpt2")
 
     def project_prefix(self, prefix: Tensor) -> Tensor:
@@ -172,11 +173,11 @@ class MixtureHead(TextHead):
         super().__init__(vocabulary, outputs, reads_suffix)
         self.experts, self.hidden = experts, hidden
         wide = outputs * experts * (hidden or vocabulary)
-        self.prefix_experts = nn.Linear(width, wide)
-        self.prefix_gates = nn.Linear(width, outputs * experts)
-        self.suffix_experts = nn.Linear(width, wide, bias=False) if reads_suffix else None
-        self.suffix_gates = nn.Linear(width, outputs * experts, bias=False) if reads_suffix else None
-        shared = [] if hidden is None else [nn.Linear(hidden, vocabulary, bias=False) for _ in range(outputs)]
+        self.prefix_experts = Matrix(width, wide)
+        self.prefix_gates = Matrix(width, outputs * experts)
+        self.suffix_experts = Matrix(width, wide, bias=False) if reads_suffix else None
+        self.suffix_gates = Matrix(width, outputs * experts, bias=False) if reads_suffix else None
+        shared = [] if hidden is None else [Matrix(hidden, vocabulary, bias=False) for _ in range(outputs)]
         self.words = nn.ModuleList(shared)
         if init is not None:
             init_weights(self, init)

@@ -127,9 +127,10 @@ def _rows(served: Served, body: CompletionBody, limit: int) -> tuple[list[Row], 
     prompts = [served.encode(given, "prompt") for given in body.prompts]
     suffix = None if body.suffix is None else served.encode(body.suffix, "suffix", later=True)
     rows = []
-    for number, prompt in enumerate(prompts):
+    for number, (given, prompt) in enumerate(zip(body.prompts, prompts)):
         numbers = range(number * body.n, (number + 1) * body.n)
-        rows += served.rows(prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos)
+        rows += served.rows(prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos,
+                            given=given)  # fmt: skip
     return rows, sum(map(len, prompts)) + (0 if suffix is None else len(suffix) * len(prompts))
 
 

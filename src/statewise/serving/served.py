@@ -81,9 +81,11 @@ class Served:
         """The text of tokens."""
         return self.task.decode(tokens)
 
-    def transcript(self) -> Transcript:
-        """An empty text that tokens are added to."""
-        return Written(self.task.decode) if self._spellings is None else Spelled(self._spellings)
+    def transcript(self, before: np.ndarray, written: str | None) -> Transcript:
+        """An empty text that tokens are added to, which follow `before` (t,), as someone has `written` it."""
+        if self._spellings is None:
+            return Written(self.task.continuation, before.tolist(), written)
+        return Spelled(self._spellings)
 
     def token_text(self, token: int) -> str:
         """A token in lists of log-probabilities: its text, or its bytes if they are no whole characters."""
@@ -104,12 +106,17 @@ class Served:
 
     def rows(
         self, prompt: np.ndarray, suffix: np.ndarray | None, manner: Manner, *, limit: int, numbers: Sequence[int],
-        exact: bool,
+        exact: bool, given: Given | None = None,
     ) -> list[Row]:  # fmt: skip
         """A row for each of `numbers`, which continue `prompt` (t,) by at most `limit` tokens, so that `suffix` follows
-        if there is one. `exact`: they do not end before. Raises `Refusal` if the model cannot do that."""
+        if there is one. `exact`: they do not end before. `given`: the prompt as in the request. Raises `Refusal` if the
+        model cannot do that."""
         request, most = self._request(prompt, suffix, limit, exact, scored=manner.scores_prompts)
-        return [Row(replace(request, rows=[number]), prompt, most, manner, self.transcript()) for number in numbers]
+        before, written = (prompt[:0], None) if manner.echo else (prompt, given if isinstance(given, str) else None)
+        return [
+            Row(replace(request, rows=[number]), prompt, most, manner, self.transcript(before, written))
+            for number in numbers
+        ]
 
     def _request(
         self, prompt: np.ndarray, suffix: np.ndarray | None, limit: int, exact: bool, *, scored: bool

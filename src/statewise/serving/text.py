@@ -6,6 +6,9 @@ import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+INCOMPLETE = "\ufffd"
+"""What tokenizers write for a part of a character."""
+
 
 class Transcript(ABC):
     """The text of the tokens so far."""
@@ -44,19 +47,31 @@ class Spelled(Transcript):
 
 
 class Written(Transcript):
-    """Of symbols that a task writes as text in its own way, where a new symbol may change how earlier ones are
-    written."""
+    """Of symbols that a task writes as text in its own way. What was written is never changed."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        """`decode`: from tokens to their text."""
+    def __init__(
+        self, continuation: Callable[[str | Sequence[int], Sequence[int]], str], before: Sequence[int],
+        written: str | None = None,
+    ) -> None:  # fmt: skip
+        """`continuation`: as `Task.continuation`. `before`: the tokens that this text follows, and how they were
+        `written`, if someone wrote them."""
         super().__init__()
-        self._decode, self._tokens = decode, list[int]()
+        self._continuation, self._before, self._tokens = continuation, list(before), list[int]()
+        self._given = self._before if written is None else written
+        self._whole = ""  # with an incomplete character
 
     def add(self, token: int) -> None:
         """See `Transcript.add`."""
         self.offsets.append(len(self.text))
+        whole = self._continuation(self._given, [*self._tokens, token])
+        if not whole.startswith(self.text):  # the task now writes earlier symbols differently
+            whole = self._whole + self._continuation([*self._before, *self._tokens], [token])
         self._tokens.append(token)
-        self.text = self._decode(self._tokens)
+        self._whole, self.text = whole, whole.rstrip(INCOMPLETE)
+
+    def close(self) -> None:
+        """See `Transcript.close`."""
+        self.text = self._whole
 
 
 class Stops:

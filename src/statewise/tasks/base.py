@@ -30,6 +30,9 @@ class Task(ABC):
     """Tokens of the longest sequence."""
     end: int | None = None
     """Token that ends an answer, if answers differ in length."""
+    filler: int | None = None
+    """Token that no sequence has, with which texts of different lengths are padded; None: the end token, if there is
+    one."""
     text_format: TextFormat | None = None
     """How `encode` and `decode` write symbols, so that an exported model gets a tokenizer; None: by no such rule."""
     longest_answer: int | None = None
@@ -133,6 +136,17 @@ class Task(ABC):
     @abstractmethod
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Text of token ids, the inverse of `encode`."""
+
+    def continuation(self, before: str | Sequence[int] | np.ndarray, tokens: Sequence[int] | np.ndarray) -> str:
+        """Text of `tokens` (m,) that follow `before`, a prompt as someone wrote it or its token ids (t,).
+
+        It begins with the separator if one must stand there, so that `encode` of the prompt's text and this one
+        together gives the tokens of both. A task overrides it where `decode` writes the first of several symbols
+        differently once more follow. Raises `ValueError` if `encode` does for the prompt.
+        """
+        given = self.encode(before) if isinstance(before, str) else before
+        start, whole = self.decode(given), self.decode([*given, *tokens])
+        return whole[len(start) :] if whole.startswith(start) else self.decode(tokens)
 
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """The input for continuing `prompt` (t,) such that `goal` (g,), g >= 0, follows.

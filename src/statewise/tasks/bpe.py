@@ -189,6 +189,12 @@ def _byte_level(package: Any) -> Any:
     return package.pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
+def spelled(text: str) -> str:
+    """How byte-level tokenizers write a text."""
+    alphabet = _alphabet()
+    return "".join(alphabet[byte] for byte in text.encode())
+
+
 def _alphabet() -> list[str]:
     """The character that byte-level tokenizers write for each byte: itself if printable, else one from 256 on."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from statewise.bounds import bounded
-from statewise.json_files import FLAG, POSITIVE, TEXT, Shape, loads
+from statewise.json_files import FLAG, POSITIVE, TEXT, Shape
 from statewise.messages import short
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.baselines import accuracies, baselines
@@ -216,25 +218,39 @@ class Sequences(Task, HasBaselines):
     # Text
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of a line in the file's format, or of a JSON list, for symbols that contain the separator."""
+        """Token ids of a line in the file's format, of a JSON list, for symbols that contain the separator, or of a
+        line followed by lists."""
         return self.vocab.encode(self._symbols(text))
 
     def _symbols(self, text: str) -> list[str]:
         if text in self.vocab.ids:
             return [text]  # it may contain the separator
-        if text.lstrip().startswith("["):
-            try:
-                found = loads(text)
-            except ValueError:
-                found = None
-            if isinstance(found, list) and all(isinstance(symbol, (str, int)) for symbol in found):
-                symbols = [str(symbol) for symbol in found]
-                characters = self.config.separator == "" and "[" in self.vocab.ids
-                if not characters or any(len(symbol) > 1 for symbol in symbols):
-                    return symbols
+        lists = self._lists(text)
+        if lists is None or (lists.several and self._known(text)):
+            return self._line(text)
+        return [*([lists.line] if lists.line in self.vocab.ids else self._line(lists.line)), *lists.symbols]
+
+    def _line(self, text: str) -> list[str]:
+        """Symbols of a line in the file's format."""
         if self.config.separator == "" and text.endswith(self.config.end):
             return [*self.config.split(text.removesuffix(self.config.end)), self.config.end]
         return self.config.split(text)
+
+    def _known(self, line: str) -> bool:
+        try:
+            return all(symbol in self.vocab.ids for symbol in self._line(line))
+        except ValueError:
+            return False
+
+    def _lists(self, text: str) -> _Lists | None:
+        """The JSON lists at the end of a text; None: there are none."""
+        characters = self.config.separator == "" and "[" in self.vocab.ids
+        for start in re.finditer(r'\[(?=\s*["\d\]-])', text):
+            line, lists = text[: start.start()].strip(), _json_lists(text[start.start() :])
+            if lists is None or (characters and all(len(symbol) <= 1 for one in lists for symbol in one)):
+                continue
+            return _Lists(line, [symbol for one in lists for symbol in one], bool(line) or len(lists) > 1)
+        return None
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Symbols as a line in the file's format; as a JSON list if one of them contains the separator."""
@@ -247,6 +263,31 @@ class Sequences(Task, HasBaselines):
             pass
         return json.dumps(symbols, ensure_ascii=False)
 
+    def continuation(self, before: str | Sequence[int] | np.ndarray, tokens: Sequence[int] | np.ndarray) -> str:
+        """See `Task.continuation`. From the first symbol on that contains the separator, and after a prompt that is a
+        JSON list, symbols are a JSON list."""
+        written = before if isinstance(before, str) else self.decode(before)
+        given = self.vocab.decode(self.encode(before) if isinstance(before, str) else before)
+        symbols = self.vocab.decode(tokens)
+        lists = None if self._known(written) else self._lists(written)
+        if not symbols:
+            return ""
+        plain = next((place for place, symbol in enumerate(symbols) if not self._is_plain(symbol)), len(symbols))
+        for count in [0] if lists else [plain, 0]:
+            rest = [json.dumps(symbols[count:], ensure_ascii=False)] if count < len(symbols) else []
+            line = self.config.join([*symbols[:count], *rest])
+            for joint in (self.config.join(["", ""]), "") if written else ("",):
+                try:
+                    if self._symbols(f"{written}{joint}{line}") == [*given, *symbols]:
+                        return f"{joint}{line}"
+                except ValueError:
+                    continue
+        return self.decode(tokens)
+
+    def _is_plain(self, symbol: str) -> bool:
+        """Whether a symbol can stand in a line."""
+        return symbol == self.config.end or self.config.split(symbol) == [symbol]
+
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`symbol_accuracy` and `end_accuracy`: the token accuracy where the true token is a symbol, and the end."""
         scored = chosen >= 0
@@ -257,6 +298,32 @@ class Sequences(Task, HasBaselines):
         """`exact_match`: the answer and nothing else, end symbol included."""
         right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
         return {"exact_match": float(np.mean(right))}
+
+
+class _Lists(NamedTuple):
+    """JSON lists at the end of a text."""
+
+    line: str
+    """What precedes them."""
+    symbols: list[str]
+    """Theirs, in order."""
+    several: bool
+    """Whether the text is more than one list."""
+
+
+def _json_lists(text: str) -> list[list[str]] | None:
+    """The symbols of JSON lists that follow one another; None if the text is something else."""
+    lists: list[list[str]] = []
+    while text := text.strip():
+        try:
+            found, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, list) or not all(isinstance(symbol, (str, int)) for symbol in found):
+            return None
+        lists.append([str(symbol) for symbol in found])
+        text = text[end:]
+    return lists
 
 
 def _rank(line: Line) -> bytes:
