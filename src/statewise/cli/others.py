@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from statewise.messages import escaped, say
 
@@ -17,10 +18,10 @@ def others_escaped() -> Iterator[None]:
     without control characters."""
     before = warnings.formatwarning, logging.lastResort
 
-    def formatted(*given: object, **named: object) -> str:
-        return escaped(before[0](*given, **named), keep="\n\t")  # type: ignore[arg-type]
+    def formatted(*given: Any, **named: Any) -> str:
+        return escaped(before[0](*given, **named), keep="\n\t")
 
-    warnings.formatwarning, logging.lastResort = formatted, _Last(logging.WARNING)  # type: ignore[assignment]
+    warnings.formatwarning, logging.lastResort = formatted, _Last(logging.WARNING)
     try:
         yield
     finally:
