@@ -550,7 +550,8 @@ def test_schemas_from_damaged_traces_and_what_is_said_of_them(capsys, tmp_path, 
     assert len(out.splitlines()) > 3
     code, out, err = called(capsys, "learn", tmp_path / "damaged.csv", "--out", tmp_path / "ground")
     assert code == 0
-    assert "; schemas explain " in " ".join(out.split())
+    assert "of 29 held-out traces they explain: schemas 0." in " ".join(out.split())
+    assert "ground atoms 0." in " ".join(out.split())
     assert "ground atoms, windows of at least" in err
     code, _, err = called(capsys, "learn", tmp_path / "damaged.csv", "--method", "exact", "--out", tmp_path / "x")
     assert code == 2
