@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from statewise.building import make_decoder
 from statewise.decoding.base import Request
+from statewise.decoding.goal_search import ranked
 from statewise.decoding.predictor import GoalScorer
 from statewise.nn.cache import SLACK
 from statewise.objectives.belief_predictors import GoalPredictor
+from statewise.types import Completion
 
 NOTHING = np.zeros(0, np.int64)
 
@@ -54,6 +56,16 @@ def algorithm_1(predictor, prompt, goal, limit, end, rollouts):
     return candidates
 
 
+def assert_found_in_order(found, slow):
+    """Of candidates with one score: by probability, then in the order in which Algorithm 1 finds them."""
+    assert {tuple(one.tokens.tolist()) for one in found} == {tuple(tokens) for tokens, _ in slow}
+    assert [one.log_probability for one in found] == pytest.approx(sorted((p for _, p in slow), reverse=True))
+    numbers = {tuple(tokens): number for number, (tokens, _) in enumerate(slow)}
+    for first, second in itertools.pairwise(found):
+        if first.log_probability == second.log_probability:
+            assert numbers[tuple(first.tokens.tolist())] < numbers[tuple(second.tokens.tolist())]
+
+
 def goal_score(predictor, prompt, goal, tokens):
     cursor, _ = predictor.start_with_goal(torch.tensor([[*prompt, *tokens]]), torch.tensor(goal))
     return float(predictor.score_goal(cursor, torch.tensor(goal)))
@@ -64,18 +76,30 @@ def ending_score(predictor, prompt, tokens, count, head):
     return float(predictor.score_ending(torch.tensor([[*prompt, *tokens]]), own, head)) * count / own
 
 
-def assert_scored(found, slow, score):
-    """`found` are the slow way's candidates, best score first; of two equal scores either, as rounding has it."""
+def assert_scored(found, slow, score, tie=0.01):
+    """`found` are the slow way's candidates, with their scores, ranked by the definition of a tie."""
     expected = {tuple(tokens): [log_prob, score(tokens)] for tokens, log_prob in slow}
     mine = {tuple(one.tokens.tolist()): [one.log_probability, one.score] for one in found}
     assert len(expected) == len(mine) == len(found)
     for tokens, values in expected.items():
         assert mine[tokens] == pytest.approx(values, abs=1e-9)
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert_ranked(found, tie)
+
+
+def assert_ranked(found, tie):
+    """Best score first; of those that lie at most `tie` below the best of the rest, the most probable one first."""
+    rest = list(found)
+    while rest:
+        best = max(one.score for one in rest)
+        equal = [one for one in rest if one.score >= best - tie]
+        assert {id(one) for one in equal} == {id(one) for one in rest[: len(equal)]}
+        likely = [one.log_probability for one in rest[: len(equal)]]
+        assert likely == sorted(likely, reverse=True)
+        rest = rest[len(equal) :]
 
 
 class Indifferent:
-    """Finds all candidates equally good, so that they stay in the order in which they were found."""
+    """Finds all candidates equally good, so that the most probable comes first."""
 
     def score_goal(self, cursor, goal):
         return torch.zeros(len(cursor.rows if isinstance(cursor, Remembered) else cursor.recent))
@@ -103,7 +127,7 @@ def test_towards_a_goal_it_is_algorithm_1_with_equation_7(seed, rollouts, batch,
     assert_scored(found, slow, lambda tokens: goal_score(predictor, prompt, goal, tokens))
     assert len(found) == min(rollouts, 2**4 if ends else 3**4)  # that is all there is
     found = search(IndifferentJoint(predictor.joint), prompt, goal, end=end, rollouts=rollouts, batch=batch)
-    assert [one.tokens.tolist() for one in found] == [tokens for tokens, _ in slow]
+    assert_found_in_order(found, slow)
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 5, 17, 99]), st.sampled_from([1, 3, 16]),
@@ -120,7 +144,7 @@ def test_without_a_goal_it_ends_at_the_end_and_scores_by_equation_8(seed, rollou
     assert_scored(found, slow, lambda tokens: ending_score(predictor, prompt, tokens, count, head or "previous"))
     assert len(found) == min(rollouts, 1 + 2 + 4 + 8 + 16)
     found = search(IndifferentJoint(predictor.joint), prompt, end=2, **fields)
-    assert [one.tokens.tolist() for one in found] == [tokens for tokens, _ in slow]
+    assert_found_in_order(found, slow)
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 7, 40]), st.sampled_from([1, 4, 16]), st.booleans())
@@ -141,7 +165,7 @@ def test_a_real_cache_gives_what_reading_anew_gives(seed, rollouts, batch, has_g
         longest = max(len(tokens) for tokens, _ in slow)
         assert_scored(search(predictor, prompt, goal, limit, end, **fields), slow, score)
     found = search(IndifferentBelief(model), prompt, goal, limit, end, **fields)
-    assert [one.tokens.tolist() for one in found] == [tokens for tokens, _ in slow]
+    assert_found_in_order(found, slow)
 
 
 @pytest.mark.parametrize("has_goal", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -167,7 +191,7 @@ def test_a_window_is_no_bar_to_going_back_to_the_prompt(has_goal):
 
 @pytest.mark.parametrize("batch", [1, 2, 16])
 @pytest.mark.parametrize("end", [None, 0, 1])
-def test_equal_branches_are_taken_in_the_order_in_which_they_were_found(batch, end):
+def test_equal_candidates_stay_in_the_order_in_which_they_were_found(batch, end):
     class Even(Indifferent, MarkovPredictor, GoalScorer):
         def start_with_goal(self, prompts, goal, counts=None):
             return self.start(prompts)
@@ -175,7 +199,7 @@ def test_equal_branches_are_taken_in_the_order_in_which_they_were_found(batch, e
     predictor = Even(torch.full((3, 3), 1 / 3), context=5)  # every token is as likely as any other
     found = search(predictor, [0], end=end, rollouts=11, batch=batch)
     slow = algorithm_1(predictor, [0], None, 4, end, 11)
-    assert [one.tokens.tolist() for one in found] == [tokens for tokens, _ in slow]
+    assert_found_in_order(found, slow)
 
 
 def test_a_model_that_knows_its_goal_gets_there():
@@ -189,6 +213,33 @@ def test_a_model_that_knows_its_goal_gets_there():
     assert search(predictor, [0], rollouts=5, score="next")[0].tokens.tolist() == [1, 1, 1]
     assert [one.tokens.tolist() for one in make_decoder("goal_search", rollouts=5).decode(
         predictor, Request(np.array([[0], [0]]), 2, goal=np.array([3])))] == [[2, 2], [2, 2]]  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, -1e-9, -4e-3, -9e-3, -1.5e-2, -0.5, -np.inf]),
+                          st.floats(-20, 0)), min_size=1, max_size=12),
+       st.sampled_from([0.0, 1e-6, 0.01]))  # fmt: skip
+def test_of_equal_scores_the_most_probable_completion_is_best(candidates, tie):
+    found = [Completion(np.array([place]), log_prob) for place, (_, log_prob) in enumerate(candidates)]
+    given_back = ranked(found, [score for score, _ in candidates], tie)
+    assert {int(one.tokens[0]): one.score for one in given_back} == dict(enumerate(s for s, _ in candidates))
+    assert_ranked(given_back, tie)
+    for first, second in itertools.pairwise(given_back):
+        if (first.score, first.log_probability) == (second.score, second.log_probability):
+            assert first.tokens[0] < second.tokens[0]
+
+
+def test_where_the_goal_is_certain_after_every_completion_the_likely_completion_is_found():
+    """The goal 3 follows whatever is between it and 0, all but surely; rounding must not choose among completions."""
+    joint = torch.full((4,) * 4, 1e-12, dtype=torch.float64)
+    # The goal is the most certain after the least likely completion.
+    for first, (likely, missed) in enumerate(((0.1, 1e-3), (0.6, 2e-3), (0.25, 1e-3), (0.05, 1e-9))):
+        joint[0, first, 2, 3] = likely
+        joint[0, first, 2, 0] = likely * missed
+    predictor = JointPredictor(joint / joint.sum())
+    best, *_ = found = search(predictor, [0], [3], rollouts=16)
+    assert best.tokens.tolist() == [1, 2]
+    assert max(found, key=lambda one: one.score).tokens.tolist() == [3, 2]
+    assert search(predictor, [0], [3], rollouts=16, tie=0)[0].tokens.tolist() == [3, 2]
 
 
 def test_a_beam_may_make_the_candidates():
@@ -226,6 +277,8 @@ def test_few_positions_are_read_more_than_once():
         ({"rollouts": 0}, "rollouts must be at least 1, not 0"),
         ({"batch": 0}, "batch must be at least 1"),
         ({"scored_tokens": 0}, "scored_tokens must be at least 1"),
+        ({"tie": -0.1}, "tie must be at least 0"),
+        ({"tie": float("nan")}, "tie must be at least 0"),
         ({"candidates_from": "quue"}, "candidates_from"),
         ({"score": "both"}, "score"),
     ],

@@ -39,11 +39,14 @@ class GoalSearchConfig:
     previous."""
     scored_tokens: int = 50
     """Number of last tokens that `previous` and `next` score; at most the number generated."""
+    tie: float = 0.01
+    """Scores that differ by at most this many nats count as equal; of these, the most probable completion is best."""
     batch: int = 16
     """Candidates per batch. Affects speed and memory, not the result."""
 
     def __post_init__(self) -> None:
         bounded(self, "rollouts", "scored_tokens", "batch", at_least=1)
+        bounded(self, "tie", at_least=0)
 
 
 class Branch(NamedTuple):
@@ -103,8 +106,8 @@ class GoalSearch(Search):
 
     @torch.no_grad()
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:
-        """See `Search.search`. Ties in score go to the candidate found first; there are fewer than `rollouts` if no
-        more sequences exist. Raises `ValueError` if the predictor is not a `GoalScorer`, if the prompt leaves no room,
+        """See `Search.search`; the order is that of `ranked`. There are fewer than `rollouts` candidates if no more
+        sequences exist. Raises `ValueError` if the predictor is not a `GoalScorer`, if the prompt leaves no room,
         or if the score needs a goal or cannot use one."""
         request.limits(predictor.context)  # raise first for a prompt without room
         (prompt,), goal = request.prompts, request.goal
@@ -128,8 +131,7 @@ class GoalSearch(Search):
             scores = self._goal_scores(predictor, scorer, request, goal, found)
         else:
             scores = self._ending_scores(scorer, prompt, found)
-        scored = [dataclasses.replace(completion, score=score) for completion, score in zip(found, scores)]
-        return sorted(scored, key=lambda completion: -completion.score)  # type: ignore[operator]
+        return ranked(found, scores, self.config.tie)
 
     # Candidates
 
@@ -188,6 +190,24 @@ class GoalSearch(Search):
                 for place, total in zip(some, totals.tolist()):
                     scores[place] = total * (count / own)
         return scores
+
+
+def ranked(found: Sequence[Completion], scores: Sequence[float], tie: float) -> list[Completion]:
+    """The completions with their scores, best first.
+
+    Scores at most `tie` nats below the best count as equal to it, then those at most `tie` below the best of the rest,
+    and so on. Of equal ones the most probable completion comes first, then the one found first. The scores alone cannot
+    decide: where the goal follows whatever comes before it, as if the prompt names it, all candidates have scores near
+    0, and their order is noise.
+    """
+    order = np.argsort([-score for score in scores], kind="stable").tolist()
+    leader, leaders = order[0], {}
+    for place in order:
+        if scores[place] < scores[leader] - tie:
+            leader = place
+        leaders[place] = scores[leader]
+    order.sort(key=lambda place: (-leaders[place], -found[place].log_probability, place))
+    return [dataclasses.replace(found[place], score=scores[place]) for place in order]
 
 
 def by_length(found: Sequence[Completion]) -> dict[int, list[int]]:
