@@ -7,11 +7,12 @@ import torch
 from doubles import FixedTask, MarkovPredictor, random_examples
 
 from statewise.building import make_decoder
+from statewise.cli.evaluate import verdict
 from statewise.decoding.base import Request
 from statewise.evaluation import complete, evaluate, means, teacher_forced
 from statewise.tasks.path_star import PathStar, PathStarConfig
 from statewise.tasks.sequences import Sequences, SequencesConfig
-from statewise.types import Part
+from statewise.types import Evaluation, Part
 
 
 def test_teacher_forced_metrics_are_sums_over_scored_tokens():
@@ -177,3 +178,18 @@ def test_whatever_else_is_measured_is_averaged_over_all_examples():
         assert set(found) == {"token", "step_1_ahead", "step_2_ahead"}
         assert found["token"] == pytest.approx(np.mean(np.concatenate(rows)))
         assert found["step_2_ahead"] == pytest.approx(np.mean(np.concatenate([row[5:] for row in rows])))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "baselines", "own", "said"),
+    [
+        ({"path_accuracy": 0.998}, {}, True,
+         "path_accuracy is 0.9980: chance is 0.5000, the task is solved (from 0.99)."),
+        ({"path_accuracy": 0.4}, {"uniform": {"path_accuracy": 0.25}}, False,
+         "path_accuracy is 0.4000: uniform has 0.2500, the task is not solved (from 0.99)."),
+        ({"loss": 1.0}, {}, True, "These examples do not give path_accuracy, by which the task ranks runs."),
+    ],
+)  # fmt: skip
+def test_an_evaluation_is_summed_up_in_a_sentence(metrics, baselines, own, said):
+    task = PathStar(PathStarConfig(degree=2, length=3, nodes=5))
+    assert verdict(task, Evaluation(metrics, 10, [], baselines=baselines), own=own) == said

@@ -69,7 +69,7 @@ class Plain(Analysis):
     def analyze(self, subject):
         curve = Curve("one", np.arange(3.0), np.arange(3.0, dtype=np.float32))
         panels = [Panel("x", "y", [curve])] if self.config.panels else []
-        return Findings({"half": np.float32(0.5)}, panels, {"all": np.arange(2)})
+        return Findings({"half": np.float32(0.5)}, panels, {"all": np.arange(2)}, verdict="Half of it.")
 """
 TINY = (
     "--task.held_out_graphs=20 --trainer.steps=2 --trainer.batch_size=8 --backbone.width=16 --backbone.heads=2 "

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from functools import partial
 
 import numpy as np
@@ -18,9 +19,10 @@ from doubles import (
 )
 
 from statewise.analysis import ANALYSES
-from statewise.analysis.base import Snapshot
+from statewise.analysis.base import Findings, Snapshot
 from statewise.analysis.beliefs import beliefs
 from statewise.analysis.effective_rank import effective_rank
+from statewise.analysis.sentences import explained, percent
 from statewise.building import make_analysis
 from statewise.cli import main
 from statewise.data import collate
@@ -127,6 +129,68 @@ RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}
 RECIPES |= dict.fromkeys(("restricted-state", "fetch"), f"{STAR} --backbone two_stream --backbone.window 2")
 
 
+PROBES = ["accuracy", "accuracy_untrained", "accuracy_constant"]
+STATED = {
+    "answer-from-state": ["answer_accuracy", "decoded_answer_accuracy"],
+    "belief-dynamics": ["r2_dynamics", "r2_beyond", "r2_backbone"],
+    "belief-geometry": ["r2", "r2_held_out", "r2_untrained", "r2_next_token"],
+    "compression": ["sequence_compression", "valid_continuations"],
+    "detours": ["detours_random_0.5", "sequences"],
+    "distinction": ["distinction_precision", "distinction_recall"],
+    "dynamics-accuracy": ["dynamics", "backbone"],
+    "effective-rank": ["effective_rank", "width"],
+    "equations": ["accuracy", "equation_1_valid", "num"],
+    "fetch": ["fetch", "fetch_uniform", "fetch_layer", "fetch_head"],
+    "future-probe": PROBES,
+    "gradient-ratio": ["input_mean"],
+    "inductive-bias": [f"accuracy{of}" for of in ("", "_untrained", "_next_tokens", "_true_state")],
+    "map": ["new_streets", "true_streets", "rides", "valid_rides"],
+    "prompt-probe": PROBES,
+    "restricted-state": ["rise", "loss", "restricted_loss"],
+    "rollout-drift": ["step_1_greedy", "step_3_greedy"],
+    "slot-trace": ["gain", "loss", "fresh_loss"],
+    "world-probe": PROBES,
+}
+"""The metrics whose figures an analysis's verdict states: the finding, then what it is compared with."""
+NOTHING = {"compression": r"^None of 90 continuations .* nothing can be said", "map": "none of 5 rides is readable",
+           "distinction": "distinguishes none by any continuation"}  # fmt: skip
+"""Said instead where a model after two steps of training gives nothing to measure."""
+
+
+def states(verdict, value):
+    """Whether one of the figures of a verdict is `value`, as far as its digits go."""
+    for figure, sign in re.findall(r"(\d+(?:\.\d+)?(?:e-?\d+)?)(%?)", verdict.replace(",", "")):
+        digits = len(figure.partition(".")[2])
+        if abs(float(figure) - abs(value) * (100 if sign else 1)) <= 0.5 * 10**-digits + 1e-9:
+            return True
+    return value <= 0 and "explain" in verdict and "none" in verdict
+
+
+def assert_verdict(name, report):
+    verdict = report["verdict"]
+    assert re.fullmatch(r"[A-Z][^\n]*\.", verdict), verdict
+    if name in NOTHING and re.search(NOTHING[name], verdict):
+        return
+    for metric in STATED[name]:
+        assert states(verdict, report["metrics"][metric]), (metric, report["metrics"][metric], verdict)
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.0, "0%"), (0.0003, "less than 0.1%"), (0.004, "0.4%"), (0.864, "86%"), (0.996, "99.6%"),
+     (0.99996, "more than 99.9%"), (1.0, "100%"), (float("nan"), "an undefined share")],
+)  # fmt: skip
+def test_a_share_is_never_said_to_be_all_or_nothing_unless_it_is(share, said):
+    assert percent(share) == said
+    assert explained(-share) == ("none" if share >= 0 else said)
+
+
+@pytest.mark.parametrize("verdict", ["", " ", "Two\nlines."])
+def test_findings_need_a_sentence(verdict):
+    with pytest.raises(ValueError, match="must be one sentence on one line, not "):
+        Findings({}, [], verdict=verdict)
+
+
 @pytest.mark.parametrize("name", list(ANALYSES))
 def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_path, capsys):
     run = tmp_path / "run"
@@ -137,6 +201,7 @@ def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_pa
     printed = json.loads(capsys.readouterr().out)
     assert json.loads((run / "reports" / f"{name}.json").read_text()) == printed
     assert all(np.isfinite(value) for value in printed["metrics"].values())
+    assert_verdict(name, printed)
     picture = run / "reports" / f"{name}.png"
     assert picture.exists() == bool(printed["panels"])
     if name == "map":

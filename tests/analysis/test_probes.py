@@ -57,7 +57,7 @@ class Seer(MarkovPredictor):
 def of_layer(accuracy):
     curve = Curve("step 1", [1.0, 2.0], [accuracy] * 2, "series")
     panels = [Panel("position", "accuracy", [curve])]
-    return Findings({"accuracy": accuracy, "accuracy_untrained": 0.0}, panels, {"probed": "step 1"})
+    return Findings({"accuracy": accuracy, "accuracy_untrained": 0.0}, panels, {"probed": "step 1"}, verdict="Found.")
 
 
 def test_layers_are_numbered_from_1():

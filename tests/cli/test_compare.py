@@ -59,7 +59,7 @@ def test_without_the_extra_all_but_the_page_is_written(runs, tmp_path, monkeypat
     assert sorted(path.name for path in out.iterdir()) == ["curves.png", "report.json", "table.md"]
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert [line for line in said.splitlines() if line.startswith("wrote ")] == [
-        f"wrote {out / name}" for name in ("table.md", "report.json", "curves.png")
+        f"wrote {out / name}" for name in ("report.json", "table.md", "curves.png")
     ]
     needs = f"report.html needs {package}, which `{to_install('report')}` installs; the other files do not."
     assert err == f"statewise: {needs}\n"

@@ -103,7 +103,7 @@ def test_figures_and_pages_show_them(tmp_path):
 def test_findings_with_such_labels_are_drawn(tmp_path):
     layer = Layer(HOSTILE, [[0.0, 0.0, 1.0, 1.0]], [HOSTILE])
     panel = Panel(HOSTILE, HOSTILE, [Curve(HOSTILE, [1, 2], [0.0, 1.0]), Curve("b", [1, 2], [0.0, 1.0])])
-    findings = Findings({"m": 1.0}, main=["m"], panels=[panel], drawings=[Drawing(HOSTILE, [layer])])
+    findings = Findings({"m": 1.0}, main=["m"], panels=[panel], drawings=[Drawing(HOSTILE, [layer])], verdict="One.")
     written = save_pictures(findings, tmp_path, "map", HOSTILE)
     assert [path.name for path in written] == ["map.png", "map-drawing.png", "map-drawing.html"]
     assert "<script>alert" not in written[-1].read_text()

@@ -171,6 +171,9 @@ class GoalFirst:
     def decode(self, tokens):
         return "".join(map(str, tokens))
 
+    def continuation(self, before, tokens):
+        return self.decode(tokens)
+
 
 @pytest.mark.parametrize("limit", [2, 3, None])
 def test_models_that_read_goals_first_end_fills_by_the_end_token(limit):

@@ -109,7 +109,7 @@ def test_greedy_decoding_backwards_takes_the_most_likely_token_before():
 
 def test_goal_search_backwards_ranks_by_the_prompt():
     objective = made()
-    found = Reverse(make_decoder("goal_search", rollouts=1000, batch=9)).search(objective.predictor(), request())
+    found = Reverse(make_decoder("goal_search", rollouts=1000, batch=9, tie=0)).search(objective.predictor(), request())
     assert {tuple(one.tokens.tolist()) for one in found} == set(itertools.product(range(VOCABULARY), repeat=2))
     for one in found[::7]:
         fill = one.tokens.tolist()
@@ -145,7 +145,9 @@ def test_without_a_prompt_it_finds_beginnings():
     assert {tuple(one.tokens.tolist()) for one in found} == every
     for one in found[::7]:
         assert one.log_probability == pytest.approx(backwards(one.tokens.tolist()), abs=1e-9)
-    searched = Reverse(make_decoder("goal_search", rollouts=1000, batch=9)).search(objective.predictor(), nothing)
+    searched = Reverse(make_decoder("goal_search", rollouts=1000, batch=9, tie=0)).search(
+        objective.predictor(), nothing
+    )
     assert {tuple(one.tokens.tolist()) for one in searched} == every
     for one in searched[::7]:  # equation 8 in reverse: each token between what is before and behind it
         whole = [*one.tokens.tolist(), *GOAL]

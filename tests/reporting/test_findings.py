@@ -21,15 +21,18 @@ def test_metrics_are_in_families_by_their_numbers():
 
 
 def test_counts_are_printed_as_whole_numbers(capsys):
-    tell("map", Findings({"share": 1.0, "streets": 153, "rides": np.int64(1000)}, [], main=["streets"]), [])
-    assert [line.split() for line in capsys.readouterr().out.splitlines()[3:6]] == [
+    metrics = {"share": 1.0, "streets": 153, "rides": np.int64(1000)}
+    tell("map", Findings(metrics, [], main=["streets"], verdict="It needs 153 streets."), [])
+    title, verdict, *table = capsys.readouterr().out.splitlines()
+    assert (title, verdict) == ("map", "It needs 153 streets.")
+    assert [line.split() for line in table[2:5]] == [
         ["streets", "153"], ["share", "1.0000"], ["rides", "1,000"],
     ]  # fmt: skip
 
 
 def test_pictures_of_an_earlier_report_do_not_stay(tmp_path):
     panel = Panel("x", "y", [Curve("a", [0.0, 1.0], [0.0, 1.0])])
-    assert save_pictures(Findings({}, [panel]), tmp_path, "map", "map") == [tmp_path / "map.png"]
+    assert save_pictures(Findings({}, [panel], verdict="One."), tmp_path, "map", "map") == [tmp_path / "map.png"]
     (tmp_path / "other.png").touch()
-    assert save_pictures(Findings({}, []), tmp_path, "map", "map") == []
+    assert save_pictures(Findings({}, [], verdict="None."), tmp_path, "map", "map") == []
     assert [path.name for path in tmp_path.iterdir()] == ["other.png"]

@@ -28,7 +28,9 @@ CONTEXT = 24
 def row_of(prompt, number=0, limit=12):
     request = Request([np.array(prompt, np.int64)], limit, end=None, rows=[number])
     manner = Manner(None, 0, Stops(()), None, False)
-    return Row(request, request.prompts[0], limit, manner, Written(lambda tokens: " ".join(map(str, tokens))))
+    return Row(
+        request, request.prompts[0], limit, manner, Written(lambda before, tokens: " ".join(map(str, tokens)), [])
+    )
 
 
 CLIENTS = st.sampled_from("abcd")

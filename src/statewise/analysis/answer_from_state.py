@@ -14,9 +14,11 @@ import torch
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs import states_of
+from statewise.analysis.sentences import percent
 from statewise.bounds import bounded
 from statewise.decoding.predictor import future_reader
 from statewise.figures import Curve, Panel
+from statewise.messages import counted
 from statewise.progress import announced
 from statewise.types import Completion, Examples
 
@@ -69,9 +71,16 @@ class AnswerFromState(Analysis):
             metrics[f"{prefix}token_accuracy"] = float(right[exists].mean())
             curves.append(Curve(label, [float(place + 1) for place in range(len(places))], places))
         metrics["num"] = len(examples)
+        last = self.config.last
+        what = "answers" if last is None else f"sequences, of which the last {counted(last, 'token')} count,"
+        verdict = (
+            f"From the state before the answer alone, {percent(metrics['answer_accuracy'])} of {len(examples):,} "
+            f"{what} are right; ordinary decoding gets {percent(metrics['decoded_answer_accuracy'])} right."
+        )
         details = {"label": subject.snapshot.label, "answers_by_length": dict(zip(*_counted(counts)))}
-        return Findings(metrics, [Panel("position in the answer", "accuracy", curves, shares=True)], details, notes,
-                        main=["answer_accuracy", "token_accuracy", "decoded_answer_accuracy"])  # fmt: skip
+        main = ["answer_accuracy", "token_accuracy", "decoded_answer_accuracy"]
+        panel = Panel("position in the answer", "accuracy", curves, shares=True)
+        return Findings(metrics, [panel], details, notes, main=main, verdict=verdict)
 
     def _answers(self, examples: Examples) -> tuple[Examples, list[str]]:
         """The sequences that have an answer, and what was left out. Raises `ValueError` if none has."""

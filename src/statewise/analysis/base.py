@@ -11,6 +11,7 @@ import numpy as np
 
 from statewise.decoding.predictor import Predictor
 from statewise.figures import Drawing, Panel
+from statewise.messages import short
 from statewise.tasks.base import Task
 from statewise.types import Batch, Completion, Examples
 
@@ -32,6 +33,13 @@ class Findings:
     """Drawings in addition to the panels."""
     main: list[str] = field(default_factory=list)
     """The metrics that comparisons show; the first is the most important."""
+    verdict: str = field(kw_only=True)
+    """What was found, in one plain sentence: the figure, and what it is to be compared with (a control, chance, or the
+    largest possible value)."""
+
+    def __post_init__(self) -> None:
+        if not self.verdict.strip() or "\n" in self.verdict:
+            raise ValueError(f"the verdict of an analysis must be one sentence on one line, not {short(self.verdict)}")
 
 
 def no_names(batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ small deviation of the dynamics there. So of several cut-offs that one is used w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.belief_pictures import draw_on, planes
 from statewise.analysis.beliefs import states_of
 from statewise.analysis.least_squares import Fit, fit, r2
+from statewise.analysis.sentences import explained
 from statewise.bounds import bounded
 from statewise.data import blocks, collate
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
@@ -128,7 +129,8 @@ class BeliefDynamics(Analysis):
             "length": length, "context": context, "prefixes": len(truth), "exact": prefixes.exact, "cutoff": cutoff
         }  # fmt: skip
         main = ["r2_dynamics", "r2_backbone", "r2_beyond", "excess_dynamics"]
-        return Findings(metrics, panels, details, [], drawings, [key for key in main if key in metrics])
+        main = [key for key in main if key in metrics]
+        return Findings(metrics, panels, details, [], drawings, main, verdict=_verdict(metrics, context))
 
     def _by_steps(
         self, predictor: Predictor, dynamics: StateDynamics, world: Believed, drawn: Examples, context: int, mapped: Fit
@@ -229,6 +231,16 @@ class _Rolled:
             curves.append(Curve("length of training", [float(context)] * 2, heights, "control"))
             panels.append(Panel("tokens read", title, curves, shares=shares))
         return panels
+
+
+def _verdict(metrics: Mapping[str, float], context: int) -> str:
+    beyond = metrics.get("r2_beyond")
+    return (
+        f"Rolled on from the first token, the dynamics alone explain {explained(metrics['r2_dynamics'])} of the "
+        f"variance of the exact belief within the {context:,} tokens of training"
+        + ("" if beyond is None else f" and {explained(beyond)} beyond them")
+        + f"; the backbone, which reads every token, explains {explained(metrics['r2_backbone'])}."
+    )
 
 
 def _defined(label: str, x: Sequence[float], y: Sequence[float] | np.ndarray) -> Curve:

@@ -19,6 +19,7 @@ from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.belief_pictures import Plane, draw_on, equal_beliefs, planes
 from statewise.analysis.beliefs import ALL, CONCAT, LAYERS, layer_widths, states_of
 from statewise.analysis.least_squares import Fit, fit, held_out_r2, r2
+from statewise.analysis.sentences import explained
 from statewise.bounds import bounded
 from statewise.data import blocks, collate
 from statewise.decoding.predictor import Predictor
@@ -175,7 +176,7 @@ class BeliefGeometry(Analysis):
         details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own), "longest": measured}
         main = ["r2", "r2_concat", "r2_held_out", "excess", "r2_untrained", "r2_next_token"]
         main = [name for name in main if name in metrics]
-        return Findings(metrics, panels, details, notes, drawings, main)
+        return Findings(metrics, panels, details, notes, drawings, main, verdict=_verdict(metrics))
 
     def _features(self, snapshot: Snapshot, prefixes: Prefixes) -> dict[str, np.ndarray]:
         """Features (m, D) by name: layers, all of them concatenated, and the last state."""
@@ -376,6 +377,15 @@ class _Known:
                 if of_true.std() > 0 and of_centres.std() > 0:
                     found[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
         return found
+
+
+def _verdict(metrics: Mapping[str, float]) -> str:
+    return (
+        f"The last state explains {explained(metrics['r2'])} of the variance of the exact belief "
+        f"({explained(metrics['r2_held_out'])} after prefixes left out of the fit); the last state of an untrained "
+        f"model explains {explained(metrics['r2_untrained'])}, the exact next-token probabilities alone "
+        f"{explained(metrics['r2_next_token'])}."
+    )
 
 
 def _across(labels: Mapping[str, str], metrics: Mapping[str, float], ends: list[float]) -> list[Curve]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from statewise.analysis.base import Findings
+from statewise.analysis.sentences import percent
 from statewise.figures import Curve, Panel
 
 
@@ -30,6 +31,7 @@ def by_layer(found: Mapping[str, Findings]) -> Findings:
             label = curve.label if len(families) == 1 else f"{curve.label}, {family}"
             means = [float(np.mean(found[name].panels[0].curves[number].y)) for name in names]
             over_layers.append(Curve(label, layers, means, curve.role))
+    best = max(found, key=lambda name: found[name].metrics["accuracy"])
     first, along = next(iter(found.values())).panels[0], []
     several = len(families) > 1 or any(len({*map(_layer, names)}) < len(names) for names in families.values())
     for name, one in found.items():
@@ -41,6 +43,10 @@ def by_layer(found: Mapping[str, Findings]) -> Findings:
         {"layers": {name: one.details for name, one in found.items()}},
         list(dict.fromkeys(note for one in found.values() for note in one.notes)),
         main=list(accuracy),
+        verdict=(
+            f"Of {len(found):,} layers, probes read most from {best}: {percent(found[best].metrics['accuracy'])} "
+            f"right; from the same layer of an untrained model {percent(found[best].metrics['accuracy_untrained'])}."
+        ),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
+from statewise.analysis.sentences import percent
 from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share, unscored_notes
 from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Panel
@@ -61,8 +62,16 @@ class Compression(Analysis):
         if valid.any():
             metrics = share("sequence_compression", same) | metrics
             main.insert(0, "sequence_compression")
+            verdict = (
+                f"The model treats {percent(same.mean())} of {len(pairs):,} pairs of prefixes that lead to one state "
+                f"alike; {percent(valid.mean())} of its sampled continuations are valid."
+            )
             curves.append(Curve("sequence compression", *mean_by(pairs.first.lengths, same)))
         else:
+            verdict = (
+                f"None of {len(pairs) * config.samples:,} continuations sampled from the model is valid, so nothing "
+                "can be said about compression."
+            )
             notes.append(
                 f"none of the {len(pairs) * config.samples:,} sampled continuations is valid, so sequence compression "
                 f"is meaningless: that {same.mean():.0%} of the pairs are treated alike says nothing about the world"
@@ -78,4 +87,5 @@ class Compression(Analysis):
             {"prefix_tokens": pairs.first.lengths.tolist(), "same": same.tolist(), "valid": valid.tolist()},
             notes,
             main=main,
+            verdict=verdict,
         )

@@ -7,7 +7,7 @@ time; never where the sequence may end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.sentences import percent
 from statewise.bounds import bounded
 from statewise.data import same_prompt_length
 from statewise.decoding.predictor import Predictor
@@ -23,6 +24,9 @@ from statewise.tasks.automaton import Automaton, automaton
 from statewise.tasks.base import Task
 
 Kind = Literal["random", "second", "least"]
+REPLACEMENTS = {
+    "random": "a random other token", "second": "the second most likely token", "least": "the least likely token"
+}  # fmt: skip
 ROWS = 512
 """Sequences decoded at a time."""
 
@@ -101,7 +105,19 @@ class Detours(Analysis):
         often = _text(config.listed_probabilities[-1])
         main = [name for name in metrics if name == "detours_none" or name == f"detours_random_{often}"]
         notes = ["a detour always leaves a way to the end, so detours may help the sequences of a weak model to arrive"]
-        return Findings(metrics | {"sequences": len(examples)}, [panel], details, notes, main=main or list(metrics)[:1])
+        return Findings(metrics | {"sequences": len(examples)}, [panel], details, notes, main=main or list(metrics)[:1],
+                        verdict=self._verdict(metrics, len(examples)))  # fmt: skip
+
+    def _verdict(self, metrics: Mapping[str, float], sequences: int) -> str:
+        kinds, often = self.config.listed_kinds, self.config.listed_probabilities[-1]
+        kind = "random" if "random" in kinds else kinds[0]
+        with_none = metrics.get("detours_none")
+        alone = "" if with_none is None else f"Without detours {percent(with_none)} of {sequences:,} sequences arrive"
+        if not often:
+            return f"{alone}."
+        arrived = percent(metrics[f"detours_{kind}_{_text(often)}"])
+        forced = f"ith {REPLACEMENTS[kind]} in place of the model's choice at {percent(often)} of the steps, {arrived} "
+        return f"W{forced}of {sequences:,} sequences arrive." if not alone else f"{alone}; w{forced}do."
 
 
 def _text(probability: float) -> str:

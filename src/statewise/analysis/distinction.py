@@ -8,13 +8,14 @@ model's boundary is a sample of continuations of the first prefix, each cut wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
+from statewise.analysis.sentences import percent
 from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share, unscored_notes
 from statewise.bounds import bounded
 from statewise.decoding.predictor import Predictor
@@ -59,6 +60,17 @@ class Boundary:
         return found
 
 
+def _verdict(metrics: Mapping[str, float], pairs: int) -> str:
+    precision, recall = (metrics.get(f"distinction_{name}") for name in ("precision", "recall"))
+    said = f"Of {pairs:,} pairs of prefixes that lead to different states, the model distinguishes "
+    said += "none by any continuation" if precision is None else (
+        f"pairs by continuations of which {percent(precision)} truly do (precision)"
+    )  # fmt: skip
+    if recall is None:
+        return f"{said}; no continuation truly distinguishes them."
+    return f"{said}; of those that truly do, it finds {percent(recall)} (recall)."
+
+
 class Distinction(Analysis):
     """Precision and recall of the model's boundaries."""
 
@@ -98,7 +110,9 @@ class Distinction(Analysis):
             curves.append(Curve(name, *mean_by(np.array(boundary.length), np.array(boundary.right))))
             details[name] = [None if np.isnan(value) else value for value in trials.tolist()]
         panel = Panel("continuation length (tokens)", "share of continuations", curves, shares=True)
-        return Findings(metrics | count_trials(pairs), [panel], details, notes, main=main)
+        return Findings(
+            metrics | count_trials(pairs), [panel], details, notes, main=main, verdict=_verdict(metrics, len(pairs))
+        )
 
     def _of_model(
         self,

@@ -6,13 +6,14 @@ than were trained (Teoh et al. 2026, v4, figure 10: products of permutations).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.sentences import percent
 from statewise.bounds import bounded
 from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
@@ -94,7 +95,22 @@ class DynamicsAccuracy(Analysis):
         main: list[str] = [
             key for key in ("dynamics", "dynamics_other", "backbone", "backbone_other") if key in metrics
         ]
-        return Findings(metrics, [panel], details, main=main)
+        verdict = self._verdict(metrics, sorted(others), task.chance.get("accuracy"))
+        return Findings(metrics, [panel], details, main=main, verdict=verdict)
+
+    def _verdict(self, metrics: Mapping[str, float], others: Sequence[int], chance: float | None) -> str:
+        said = (
+            f"On the test set the dynamics alone get {percent(metrics['dynamics'])} right, the backbone "
+            f"{percent(metrics['backbone'])}"
+        )
+        if "dynamics_other" in metrics:
+            which = (
+                f"with {self.config.by}" if self.config.by else f"of {' and '.join(f'{n:,}' for n in others)} tokens"
+            )
+            said += (
+                f"; on sequences {which} {percent(metrics['dynamics_other'])} and {percent(metrics['backbone_other'])}"
+            )
+        return f"{said}{'' if chance is None else f'; chance is {percent(chance)}'}."
 
     def _others(self, task: Task, trained: Examples) -> Iterator[tuple[int, Examples]]:
         """Other test sets by length. Raises `ValueError` where the task does not have the one asked for."""

@@ -59,7 +59,11 @@ class EffectiveRank(Analysis):
         shares = (values[values >= NEGLIGIBLE] / values.sum()).tolist()
         spectrum = Curve("states", [float(rank) for rank in range(1, len(shares) + 1)], shares)
         panel = Panel("rank of the singular value", "share of their sum", [spectrum], log_y=True)
-        return Findings(metrics, [panel], main=["effective_rank"])
+        verdict = (
+            f"The states effectively use {metrics['effective_rank']:.1f} dimensions; {len(states):,} states of width "
+            f"{states.shape[1]:,} could use {min(states.shape):,}."
+        )
+        return Findings(metrics, [panel], main=["effective_rank"], verdict=verdict)
 
 
 def effective_rank(singular_values: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.sentences import percent
 from statewise.bounds import bounded
 from statewise.figures import Curve, Panel
 from statewise.types import Completion
@@ -45,4 +46,9 @@ class Equations(Analysis):
         metrics = task.score(examples, subject.complete(examples))
         shares = [metrics[name] for name in names]
         curve = Curve(subject.snapshot.label, [float(number) for number in range(1, len(names) + 1)], shares)
-        return Findings(metrics | {"num": len(examples)}, [Panel("equation", "share that holds", [curve], shares=True)])
+        panel = Panel("equation", "share that holds", [curve], shares=True)
+        verdict = f"Of {len(examples):,} problems " + (
+            f"{percent(metrics[task.headline.metric])} are solved; the first equation holds in {percent(shares[0])}, "
+            f"the last in {percent(shares[-1])}."
+        )
+        return Findings(metrics | {"num": len(examples)}, [panel], verdict=verdict)

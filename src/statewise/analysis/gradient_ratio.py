@@ -99,7 +99,13 @@ class GradientRatio(Analysis):
             "mean": _plain(mean),
             "median": _plain(median),
         }
-        return Findings(metrics, panels, details, notes)
+        known = [name for name, is_defined in zip(predictor.streams, defined) if is_defined]
+        found = [f"{metrics[f'{name}_mean']:.2g} times in the stream {name}" for name in known]
+        verdict = (
+            f"Compared with the gradient of a position's own loss, that of the losses 1 to {config.furthest} positions "
+            f"later is on average {' and '.join(found) or 'undefined in every stream'}."
+        )
+        return Findings(metrics, panels, details, notes, verdict=verdict)
 
     def _norms(self, predictor: Traceable, row: np.ndarray, source: int, offsets: np.ndarray) -> np.ndarray:
         """(offsets, streams): norms of the losses' gradients with respect to the parameters as used at `source`."""

@@ -20,6 +20,7 @@ from statewise.analysis.least_squares import ridge
 from statewise.analysis.prefix_split import TEST, prefix_hashes, split_by_prefix
 from statewise.analysis.probes import draw_positions, known_states, world_of
 from statewise.analysis.probing import UNTRAINED, draw_training
+from statewise.analysis.sentences import percent
 from statewise.analysis.trials import share
 from statewise.bounds import bounded
 from statewise.decoding.predictor import Predictor
@@ -280,4 +281,10 @@ def findings(
                   for name, values in means.items()},
     }  # fmt: skip
     main = [figure for figure in Bias._fields if figure in metrics]
-    return Findings(metrics, panels, details, notes, main=main)
+    verdict = (
+        f"From {sizes[-1]:,} labelled prefixes, {percent(metrics['accuracy'])} of {len(test.states):,} others get the "
+        f"value of their state; from an untrained model {percent(metrics['accuracy_untrained'])}, from the legal next "
+        f"tokens {percent(metrics['accuracy_next_tokens'])}, from the true state itself "
+        f"{percent(metrics['accuracy_true_state'])}."
+    )
+    return Findings(metrics, panels, details, notes, main=main, verdict=verdict)

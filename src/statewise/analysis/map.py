@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.reconstruction import Reconstruction, Ride, Street, reconstruct, rides_of
+from statewise.analysis.sentences import percent
 from statewise.bounds import bounded
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
@@ -91,7 +92,7 @@ class MapReconstruction(Analysis):
             for name in first.main
             if len(found) > 1
         }
-        return replace(first, metrics={**means, **errors})
+        return replace(first, metrics={**means, **errors}, verdict=_verdict(means, len(found)))
 
     def _draw(self, subject: Subject, task: Manhattan, prompts: np.ndarray, trial: int) -> Examples:
         """A ride for each of `prompts`, (n, 2)."""
@@ -152,7 +153,19 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
     title += f", {unreadable:,} of them unreadable" if unreadable else ""
     main = ["new_streets", "true_streets", "failed_rides", "endless_rides", "valid_rides"]
     panels, drawings = ([_growth(streets, rides, settings)], draw(streets, made, title)) if rides else ([], [])
-    return Findings(metrics, panels, details, notes, drawings, main)
+    return Findings(metrics, panels, details, notes, drawings, main, verdict=_verdict(metrics, 1))
+
+
+def _verdict(metrics: Mapping[str, float], maps: int) -> str:
+    """Of one map, or of means over several."""
+    rides, readable = metrics["rides"], metrics["rides"] - metrics["unreadable_rides"] - metrics["endless_rides"]
+    if not readable:
+        return f"No map can be drawn: none of {rides:,.0f} rides is readable and ends."
+    mean = "" if maps == 1 else f" (means over {maps:,} maps)"
+    return (
+        f"The map of {rides:,.0f} rides needs {metrics['new_streets']:,.4g} streets that do not exist beside "
+        f"{metrics['true_streets']:,.4g} that do{mean}; {percent(metrics['valid_rides'])} of the rides are valid."
+    )
 
 
 def _growth(streets: StreetMap, rides: list[Ride], settings: MapSettings) -> Panel:

@@ -48,6 +48,7 @@ class FutureProbe(Probing):
     of_prefix = False
     x_name = "offset"
     x_title = "offset of the token after the state"
+    target = "the later tokens"
 
     def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
         """At the end of the prompt; without prompts, at random positions."""
@@ -99,6 +100,7 @@ class PromptProbe(Probing):
     Config = PromptProbeConfig
     x_name = "position"
     x_title = "position in the prompt"
+    target = "the prompt's tokens"
 
     def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
         """At the end of the prompt."""
@@ -145,6 +147,7 @@ class WorldProbe(Probing):
     config: WorldProbeConfig
     x_name = "position"
     x_title = "position in the sequence"
+    target = "the true states"
 
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
         """See `Analysis.check`."""

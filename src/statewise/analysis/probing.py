@@ -21,6 +21,7 @@ from statewise.analysis.by_layer import by_layer
 from statewise.analysis.prefix_split import FEWEST as FEWEST_PREFIXES
 from statewise.analysis.prefix_split import TEST, TRAINING, VALIDATION, prefix_hashes, split_by_prefix
 from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
+from statewise.analysis.sentences import percent
 from statewise.bounds import bounded
 from statewise.figures import Curve, Panel, Role, over_steps
 from statewise.messages import counted
@@ -117,6 +118,8 @@ class Probing(Analysis):
     x_name: str
     """Name of an x value, in a word."""
     x_title: str
+    target: str
+    """What probes name, in the plural, with its article."""
     of_prefix = True
     """Whether a label follows from the prefix alone, so that a probe trained after the same prefix knows it."""
 
@@ -299,7 +302,12 @@ class Probing(Analysis):
                 *notes,
                 f"{self.x_name} {', '.join(map(str, few))}: {tested} only, so chance has a large part in it",
             ]
-        return Findings(metrics, panels, details, notes)
+        verdict = (
+            f"Probes of the states get {percent(metrics['accuracy'])} of {self.target} right; probes of an untrained "
+            f"model's states get {percent(metrics['accuracy_untrained'])}, and the most frequent label is right for "
+            f"{percent(metrics['accuracy_constant'])}."
+        )
+        return Findings(metrics, panels, details, notes, verdict=verdict)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from statewise.bounds import bounded
 from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.predictor import Predictor, StateLimiter
 from statewise.figures import Panel
+from statewise.messages import counted
 from statewise.scoring import score_batch
 from statewise.tasks.base import Task
 from statewise.types import LacksPower
@@ -98,6 +99,11 @@ class RestrictedState(Analysis):
             {name: float(value) for name, value in metrics.items()},
             [Panel("position in the document", "rise of the loss (nats)", curves)],
             details,
+            verdict=(
+                f"If positions read the keys of only {counted(config.keep, 'earlier position')}, the loss "
+                f"{'rises' if restricted >= loss else 'falls'} by {abs(restricted - loss):.4f} nats per token, from "
+                f"{loss:.4f} to {restricted:.4f}."
+            ),
         )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.sentences import percent
 from statewise.bounds import bounded
 from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
@@ -86,7 +87,16 @@ class RolloutDrift(Analysis):
                 curve("greedy", "greedy"), curve("sampled", "temperature 1"),
             ], shares=True),
         ]  # fmt: skip
-        return Findings(metrics, panels, main=["step_1_greedy", f"step_{reached[-1]}_greedy", "step_1_kl"])
+        far = reached[-1]
+        verdict = (
+            "Greedy decoding would accept the token drafted from the dynamics' state after 1 step at "
+            f"{percent(metrics['step_1_greedy'])} of the positions"
+            + (f", after {far:,} steps at {percent(metrics[f'step_{far}_greedy'])}" if far > 1 else "")
+            + "; it always accepts the token of the backbone's own state."
+        )
+        return Findings(
+            metrics, panels, verdict=verdict, main=["step_1_greedy", f"step_{reached[-1]}_greedy", "step_1_kl"]
+        )
 
 
 NAMES = ("latent", "kl", "norm", "greedy", "sampled")

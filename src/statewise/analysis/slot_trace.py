@@ -88,7 +88,12 @@ class SlotTrace(Analysis):
         ]  # fmt: skip
         metrics = {"gain": float(fresh_mean - carried), "loss": float(carried), "fresh_loss": float(fresh_mean)}
         details = {"length": _listed(length), "change": _listed(change), "tokens": count.tolist()}
-        return Findings({**metrics, "chunks": len(length)}, panels, details, main=["gain"])
+        verdict = (
+            f"After the first chunk the carried state {'lowers' if metrics['gain'] >= 0 else 'raises'} the loss by "
+            f"{abs(metrics['gain']):.4f} nats per token: {carried:.4f}, against {fresh_mean:.4f} with a fresh "
+            "state in every chunk."
+        )
+        return Findings({**metrics, "chunks": len(length)}, panels, details, main=["gain"], verdict=verdict)
 
 
 def _curve(slot: int, x: list[float], values: np.ndarray) -> Curve:

@@ -272,6 +272,8 @@ def _show(
     asked_how = f", {next(iter(protocols))}" if len(protocols) == 1 else ""
     asked_how = ", whole documents" * options.comprehensive + asked_how
     say(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}{asked_how}")
+    if not seeing_targets(protocols) or len(protocols) > 1:
+        say(verdict(model.task, evaluation, own=data is None and by is None))
     if len(protocols) < 2:
         say(metrics_table(evaluation.metrics))
     else:
@@ -289,6 +291,28 @@ def _show(
     if written:
         say(f"wrote {written}")
     return 0
+
+
+def verdict(task: Task, evaluation: Evaluation, *, own: bool) -> str:
+    """The headline metric in one sentence, with what it is compared with: the value from which the task is solved,
+    chance if the examples are the task's `own`, and baselines."""
+    from statewise.reporting.tables import number
+
+    headline, metrics = task.headline, evaluation.metrics
+    value = metrics.get(headline.metric)
+    if value is None:
+        return f"These examples do not give {headline.metric}, by which the task ranks runs."
+    compared = []
+    if own and headline.metric in task.chance:
+        compared.append(f"chance is {number(task.chance[headline.metric])}")
+    for name, of_baseline in evaluation.baselines.items():
+        if headline.metric in of_baseline:
+            compared.append(f"{name} has {number(of_baseline[headline.metric])}")
+    if headline.solved_at is not None:
+        solved = "solved" if headline.solved(value) else "not solved"
+        bound = "from" if headline.higher_is_better else "up to"
+        compared.append(f"the task is {solved} ({bound} {headline.solved_at:g})")
+    return f"{headline.metric} is {number(value)}{': ' * bool(compared)}{', '.join(compared)}."
 
 
 def _other_held_out(words: Sequence[str], task: str | None) -> dict[str, str]:

@@ -81,10 +81,10 @@ def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> li
 
 
 def tell(title: str, findings: Findings, written: Sequence[Path]) -> None:
-    """Prints metrics as `in_order`, notes and written files."""
+    """Prints the verdict, metrics as `in_order`, notes and written files."""
     from statewise.reporting.tables import metrics_table
 
-    say(title)
+    say(title, findings.verdict, sep="\n")
     metrics = _plain(findings.metrics)
     say(metrics_table({name: metrics[name] for name in in_order(metrics, findings.main)}))
     say(*findings.notes, *(f"wrote {path}" for path in written), sep="\n")

@@ -22,7 +22,7 @@ def run(words: list[str]) -> int:
         "invalid if every model that explains the training traces says so. Of learned schemas, only models of\n"
         "one kind are considered, which the last line says. Exit code: 1 if a trace is invalid.\n\n"
         "  statewise strips check learned/ new.csv\n"
-        "  statewise strips check learned/ new.csv --constants none  # decides more, if that is true\n"
+        "  statewise strips check learned/ new.csv --constants none  # decides more\n"
         "  statewise strips check learned/ new.csv --json",
     )
     parser.add_argument("model", metavar="DIR", help="a learned folder")
