@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable
-from typing import TextIO
+from typing import IO
 
 
 def short(value: object, most: int = 60) -> str:
@@ -97,7 +97,7 @@ def _harmless(letter: str) -> bool:
     return letter.isprintable() or letter in JOINERS or unicodedata.category(letter) == "Zs"
 
 
-def say(*values: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+def say(*values: object, sep: str = " ", end: str = "\n", file: IO[str] | None = None, flush: bool = False) -> None:
     """Prints as `print` does; all that a command prints passes here, or through `cli.progress.console`.
 
     On a terminal, and always on standard error, `values` are `escaped` except for line ends and tabs, since they may
@@ -120,7 +120,7 @@ def say_in_place(text: str) -> None:
     say(text, end="", file=sys.stderr, flush=True)
 
 
-def steers(stream: TextIO) -> bool:
+def steers(stream: IO[str]) -> bool:
     """Whether control characters written to `stream` reach a terminal: it is one, or standard error, which people read
     on terminals even after it was stored."""
     return stream is sys.stderr or stream.isatty()

@@ -20,7 +20,7 @@ def others_escaped() -> Iterator[None]:
     def formatted(*given: object, **named: object) -> str:
         return escaped(before[0](*given, **named), keep="\n\t")  # type: ignore[arg-type]
 
-    warnings.formatwarning, logging.lastResort = formatted, _Last(logging.WARNING)  # type: ignore[assignment]
+    warnings.formatwarning, logging.lastResort = formatted, _Last(logging.WARNING)
     try:
         yield
     finally:
