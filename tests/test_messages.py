@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from doubles import make_run
 from rich.console import Console
+from small_worlds import model_of
 
 import statewise
 from statewise.cli import counter, main
@@ -171,6 +172,21 @@ def test_models_of_others_are_shown_without_their_control_characters(on_screen, 
     assert_safe(screen.getvalue().replace("\n", ""))
     assert "\\x1b[31mred" in screen.getvalue()
     assert "[red]x[/red]" in screen.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_generated_text_is_escaped_on_terminals_alone(on_screen, monkeypatch, tmp_path, capfd, terminal):
+    (tmp_path / "data.txt").write_text("a b c\n" * 9 + "c b a\n")
+    model = model_of({"name": "sequences", "path": str(tmp_path / "data.txt")})
+    monkeypatch.setattr(model.task, "decode", lambda tokens: ALL)
+    monkeypatch.setattr("statewise.loading.load_model", lambda *given: model)
+    screen = on_screen() if terminal else None
+    assert main(["generate", "run", "--prompt", "a"]) == 0
+    if screen is None:
+        assert capfd.readouterr().out in (f"{ALL}\n", f"{ALL}\n".replace("\r", "\n"))
+    else:
+        assert screen.getvalue() == f"{escaped(ALL)}\n"
+        assert_safe(screen.getvalue().replace("\n", ""))
 
 
 def test_warnings_and_log_records_of_other_packages_are_escaped(monkeypatch, capsys):
