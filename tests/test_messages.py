@@ -178,7 +178,7 @@ def test_models_of_others_are_shown_without_their_control_characters(on_screen, 
 def test_generated_text_is_escaped_on_terminals_alone(on_screen, monkeypatch, tmp_path, capfd, terminal):
     (tmp_path / "data.txt").write_text("a b c\n" * 9 + "c b a\n")
     model = model_of({"name": "sequences", "path": str(tmp_path / "data.txt")})
-    monkeypatch.setattr(model.task, "decode", lambda tokens: ALL)
+    monkeypatch.setattr(model.task, "continuation", lambda before, tokens: ALL)
     monkeypatch.setattr("statewise.loading.load_model", lambda *given: model)
     screen = on_screen() if terminal else None
     assert main(["generate", "run", "--prompt", "a"]) == 0
