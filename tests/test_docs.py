@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import pack, random_batch, small_stories, spread_weights, tiny_gpt
-from pages import ROOT, blocks, page, run_code
+from pages import ROOT, blocks, commands, guides, page, run_code, shown_after
 
 import statewise
 from statewise.building import TABLES, read_recipe
@@ -151,26 +151,21 @@ def test_the_task_of_the_guide_trains_and_is_scored(added, tmp_path):
     assert (model.task.labels(examples)[:, 5] == examples.tokens[:, 7] - 3).all()
 
 
-def test_the_readme_shows_its_library_in_under_15_lines_that_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("steps", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["short", "as written"])
+def test_the_readme_shows_its_library_in_under_15_lines_that_run(steps, tmp_path, monkeypatch, capsys):
     (code,) = blocks("README.md", "python")
     assert len(code.splitlines()) < 15
     monkeypatch.chdir(tmp_path)
-    few = {"task.held_out_graphs": 20, "batch_size": 8}
-    monkeypatch.setattr(statewise, "train", functools.partial(statewise.train, **few))
-    run_code(code, "README.md")
-    assert "torch.Size([1, 21, 96])" in capsys.readouterr().out
-
-
-def test_the_everyday_commands_of_the_readme_work(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (block,) = [block for block in blocks("README.md", "") if "statewise train" in block]
-    few = [*TINY, "--task.held_out_graphs=20"]
-    lines = block.splitlines()
-    named = ["train", "train", "train", "evaluate", "generate", "analyze", "compare", "playground"]
-    assert [line.split()[1] for line in lines] == named
-    for line in lines:
-        words = shlex.split(line, comments=True)[1:]
-        assert main([*words, *few] if words[:2] == ["train", "path-star-demo"] else words) == 0, line
+    few = {} if steps is None else {"steps": steps, "warmup_steps": 1, "task.held_out_sequences": 50}
+    train = statewise.train
+    monkeypatch.setattr(statewise, "train", lambda *parts, **fields: train(*parts, **{**fields, **few}))
+    names = run_code(code, "README.md")
+    shown = shown_after(page("README.md"), page("README.md").index(code) + len(code) - 1)
+    said = capsys.readouterr().out
+    assert "held out: loss" in said, "it trains in silence"
+    shown.check(said, figures=steps is None)
+    metrics = names["model"].analyze("belief-geometry").metrics
+    assert steps is not None or metrics["r2_held_out"] > 0.9 > metrics["r2_untrained"]
 
 
 def test_the_page_of_commands_shows_every_command():
@@ -187,7 +182,8 @@ def test_what_the_guide_does_in_python_runs_as_it_stands(tmp_path, monkeypatch, 
     few = ["--trainer.steps=2", "--trainer.batch_size=8", "--task.held_out_graphs=20"]
     assert main(["train", "path-star-demo", *few, "--out", "runs/nl"]) == 0
     names = {}
-    monkeypatch.setattr(statewise, "train", functools.partial(statewise.train, **{"task.held_out_graphs": 20}))
+    few = {"task.held_out_graphs": 20, "backbone.layers": 1, "backbone.width": 16, "batch_size": 8}
+    monkeypatch.setattr(statewise, "train", functools.partial(statewise.train, **few))
     for guide in ("docs/quick-start.md", "docs/activations.md"):
         for code in blocks(guide, "python"):
             run_code(code, guide, names)
@@ -196,15 +192,6 @@ def test_what_the_guide_does_in_python_runs_as_it_stands(tmp_path, monkeypatch, 
     assert [step for step, _ in names["losses"]] == [10, 20, 30, 40, 50]
     assert names["hidden"].state.shape == (1, 21, 96)
     assert names["layers"]["blocks.0.hook_resid_post"].shape[2] == len(names["direction"])
-    lines = re.findall(r"^statewise (.*?) *(?:#.*)?$", (ROOT / "docs/activations.md").read_text(), flags=re.MULTILINE)
-    task = names["model"].task
-    examples = task.held_out(4)
-    graphs = [task.decode(examples.prompt(row)) + task.decode(examples.answer(row)) for row in range(4)]
-    (tmp_path / "graphs.txt").write_text("\n".join(graphs))
-    small = ["--sequences", "10", "--training_sequences", "20", "--steps", "5"]
-    assert len(lines) == 4
-    for line in lines:
-        assert main([*shlex.split(line), *(small if line.startswith("analyze") else [])]) == 0, line
 
 
 def test_the_page_of_other_libraries_exports_and_loads(tmp_path, monkeypatch, capsys):
@@ -322,28 +309,20 @@ def test_the_recipe_of_the_guide_parses():
     assert parse(yaml.safe_load(recipe), [], TABLES).trainer.learning_rate == 5e-4
 
 
-def commands():
-    """All commands that train, but those that need a run or a module of the page; lines that go on are joined, and
-    variables are the first that their loop takes."""
-    pages = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
-    for name in pages:
-        text = page(name).replace("\\\n", " ")
-        loops = dict(re.findall(r"^ *for (\w+) in (\S+)", text, flags=re.MULTILINE))
-        for line in re.findall(r"^ *(statewise train [^`\n#]*--[^`\n#]*)", text, flags=re.MULTILINE):
-            words = line.split()
-            if "--resume" in words or "--config runs/" in line or "two_ahead" in words:
-                continue
-            yield pytest.param(
-                re.sub(r"\$(\w+)", lambda found, first=loops: first[found[1]], line), id=f"{name}: {line[:60]}"
-            )
+def trainings():
+    """All commands that train, but those that need a run or a module of the page."""
+    every = [one for name in guides() for one in commands(name) if one.words[0] == "train" and len(one.words) > 2]
+    for one in every:
+        if not any(part in one.line for part in ("--resume", "--config runs/", "two_ahead", "moving_averages")):
+            yield pytest.param(one, id=f"{one.page}: {one.line[:60]}")
 
 
-@pytest.mark.parametrize("line", list(commands()))
-def test_every_train_command_of_the_guide_parses(line, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("one", list(trainings()))
+def test_every_train_command_of_the_guide_parses(one, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FILE").write_text("a b\nb a\n")
     (tmp_path / "my.yaml").write_text(blocks("docs/recipes.md", "yaml")[0])
-    assert main([*line.split()[1:], "--print_config"]) == 0, capsys.readouterr().err
+    assert main([*one.words, "--print_config"]) == 0, capsys.readouterr().err
 
 
 def test_links_lead_somewhere():
