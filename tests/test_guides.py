@@ -248,15 +248,10 @@ def scored(words, said):
     assert re.search(r"accuracy\s+[\d.]+", said), said
 
 
-def suited(words, said):
-    assert "next_latent" in said
-    assert "parity" in said
-
-
 MEANS = {
     "train": trained, "evaluate": evaluated, "generate": generated, "compare": compared, "analyze": analyzed,
     "embed": embedded, "export": exported, "data": prepared, "rides": rode, "fill": filled, "playground": played,
-    "list": listed, "bench-decode": measured, "score": scored, "suite": suited, "status": suited,
+    "list": listed, "bench-decode": measured, "score": scored,
 }  # fmt: skip
 """What holds after a command, by its verb: asserts it, from the command's words and output."""
 
