@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shutil
+from fnmatch import fnmatch
+from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +98,7 @@ NEEDED = {
     "docs/probes.md": {"nl": LATENT, "bst": BELIEF,
                        "stories": f"{STORIES} --objective next_latent",
                        "ff": "s3 --task.length 8 --task.longest 8 --backbone gpt"},
+    "docs/recipes.md": {"fan_in-muon": "path-star-g2-4 --seeds 1-2"},
     "docs/quick-start.md": {f"{name}5": f"path-star-demo --objective {objective} --seeds 1-2"
                             for name, objective in (("gpt", "next_token"), ("nl", "next_latent"))},
     "docs/speculative.md": {"nl": LATENT},
@@ -113,6 +116,7 @@ def shrunk(words):
         few = next((few for name, few in FEW.items() if words[1].startswith(name)), [])
         recurrent = words[1].startswith(("s3", "parity", "flip")) and "gpt" not in words
         heads = [] if recurrent else ["--backbone.heads=2"]
+        words = ["1-2" if before == "--seeds" else word for before, word in zip(["", *words], words)]
         own = ("--task.", "--backbone.layers", "--backbone.chunk")  # what the page asks of data and layers stays
         kept = {word for word in words if word.startswith(own)}
         return [*words, *(field for field in [*few, *TINY, *heads] if field.partition("=")[0] not in kept)]
@@ -264,7 +268,7 @@ def kept(name):
 
 def files(name):
     """Those that the page names."""
-    letters = "".join(f"{a} {b} {c}\n" for a in "abxy" for b in "abyz" for c in "abcdz")
+    letters = "".join(f"{a} {b} {c} {a} {b} {c} {a}\n" for a in "abxy" for b in "abyz" for c in "abcdz")
     stories = small_stories(60)
     own = stories if name == "docs/stories.md" else letters
     for name, text in {"letters.txt": letters, "FILE": own, "stories.txt": stories, "other.txt": stories}.items():
@@ -323,12 +327,12 @@ def test_every_command_of_a_guide_does_what_it_is_for(name, tmp_path, monkeypatc
         run_code(blocks(name, "python")[0], name)
     for one in kept(name):
         for run, recipe in NEEDED.get(name, {}).items():
-            if f"runs/{run}" in one.line and not os.path.exists(f"runs/{run}"):
+            if any(fnmatch(f"runs/{run}/", f"{word}/*") for word in one.words) and not os.path.exists(f"runs/{run}"):
                 assert main(shrunk(["train", *recipe.split(), "--out", f"runs/{run}"])) == 0, capsys.readouterr().err
         sequences()
         capsys.readouterr()
-        words = shrunk(one.words)
-        if words[0] in ("data", "embed") and "--out" in words:  # a page shows several ways to the same output
+        words = [path for word in shrunk(one.words) for path in (glob(word) if "*" in word else [word])]
+        if words[0] != "train" and "--out" in words:  # a page shows several ways to the same output
             shutil.rmtree(option(words, "--out"), ignore_errors=True)
             for path in Path(".").glob("*.npy*"):
                 path.unlink()
@@ -338,6 +342,24 @@ def test_every_command_of_a_guide_does_what_it_is_for(name, tmp_path, monkeypatc
         MEANS[words[0]](words, said.out)
         if one.shown and words[0] != "generate":  # what a model generates after three steps has another form
             one.shown.check(said.out, figures=False)
+
+
+@pytest.mark.slow  # some minutes: trained as the page says
+def test_the_quick_start_solves_what_it_shows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    every = list(commands("docs/quick-start.md"))
+    shown = [one for one in every if one.shown]
+    assert len(shown) == 3
+    asked = {one.words[1] for one in shown}
+    for one in every:
+        if one.words[0] == "train" and option(one.words, "--out") in asked:
+            assert main(one.words) == 0, one.line
+            model = load_model(option(one.words, "--out"))
+            assert model.task.headline.solved(model.evaluate().metrics[model.task.headline.metric]), one.line
+        elif one.shown:
+            capsys.readouterr()
+            assert main(one.words) == 0, one.line
+            one.shown.check(capsys.readouterr().out, figures=True)
 
 
 def test_every_command_of_every_guide_is_run_or_not_for_a_reason():

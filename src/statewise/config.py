@@ -225,7 +225,14 @@ def lines_of(fields: Mapping[str, Declared], prefix: str = "", values: Mapping[s
     room, indent = shutil.get_terminal_size((80, 24)).columns, " " * 8
     return [
         f"  --{prefix}{name} {_as_flag((values or {}).get(prefix + name, field.default))}\n"
-        + textwrap.fill(_with_choices(field), room, initial_indent=indent, subsequent_indent=indent)
+        + textwrap.fill(
+            _with_choices(field),
+            room,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         for name, field in fields.items()
     ]
 

@@ -58,6 +58,18 @@ def test_list_names_everything(capsys):
         assert f"  {name} " in out
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_lists_break_between_words_and_fit_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1000")
+    _, wide, _ = called(capsys, "list")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, narrow, _ = called(capsys, "list")
+    assert narrow.split() == wide.split()
+    lines = narrow.splitlines()
+    assert len(lines) > len(wide.splitlines())
+    assert all(len(line) <= columns for line in lines)
+
+
 def test_print_config_is_a_recipe(capsys, tmp_path):
     _, out, _ = called(capsys, "train", "path-star-small", "--trainer.steps", "7", "--print_config")
     assert yaml.safe_load(out)["trainer"]["steps"] == 7
