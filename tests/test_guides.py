@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from doubles import small_stories
-from pages import blocks, commands, guides, page, run_code
+from pages import Shown, blocks, commands, guides, page, run_code
 
 from statewise.cli import main
 from statewise.loading import load_model
@@ -372,3 +372,12 @@ def test_every_command_of_every_guide_is_run_or_not_for_a_reason():
     verbs = {one.words[0] for name in PAGES for one in kept(name)}
     assert verbs == set(MEANS)
     assert set(ELSEWHERE) <= set(guides())
+
+
+def test_what_a_page_shows_is_compared_word_by_word_and_figure_by_figure():
+    shown = Shown("a 0.50 x\n...\nb --- 1,000\n", 0.05)
+    shown.check("first\na 0.52   x\nq\nr\nb ----- 1000\nlast", figures=True)
+    shown.check("a 9 x\nb --- 3", figures=False)
+    for other in ("a 0.6 x\nb --- 1000", "a 0.5 y\nb --- 1000", "b --- 1000\na 0.5 x", "a 0.5 x"):
+        with pytest.raises(AssertionError, match="the page shows"):
+            shown.check(other, figures=True)
