@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from doubles import small_stories
-from pages import blocks, commands, guides, page, run_code
+from pages import Shown, blocks, commands, guides, page, run_code
 
 from statewise.cli import main
 from statewise.loading import load_model
@@ -99,8 +99,8 @@ NEEDED = {
                        "stories": f"{STORIES} --objective next_latent",
                        "ff": "s3 --task.length 8 --task.longest 8 --backbone gpt"},
     "docs/recipes.md": {"fan_in-muon": "path-star-g2-4 --seeds 1-2"},
-    "docs/quick-start.md": {f"{name}5": f"path-star-demo --objective {objective} --seeds 1-2"
-                            for name, objective in (("gpt", "next_token"), ("nl", "next_latent"))},
+    "docs/quick-start.md": {f"{name}5/seed-{seed}": f"path-star-demo --objective {objective} --seed {seed}"
+                            for name, objective in (("gpt", "next_token"), ("nl", "next_latent")) for seed in (1, 2)},
     "docs/speculative.md": {"nl": LATENT},
     "docs/text.md": {"y": "text-small --task.path corpus/ --seed 2"},
 }  # fmt: skip
@@ -329,6 +329,8 @@ def test_every_command_of_a_guide_does_what_it_is_for(name, tmp_path, monkeypatc
         for run, recipe in NEEDED.get(name, {}).items():
             if any(fnmatch(f"runs/{run}/", f"{word}/*") for word in one.words) and not os.path.exists(f"runs/{run}"):
                 assert main(shrunk(["train", *recipe.split(), "--out", f"runs/{run}"])) == 0, capsys.readouterr().err
+                if "/seed-" in run:  # as `--seeds 1-2` does, which starts a process for each
+                    Path(f"runs/{run}/../seeds.json").write_text(json.dumps({"seeds": [1, 2]}))
         sequences()
         capsys.readouterr()
         words = [path for word in shrunk(one.words) for path in (glob(word) if "*" in word else [word])]
@@ -370,3 +372,12 @@ def test_every_command_of_every_guide_is_run_or_not_for_a_reason():
     verbs = {one.words[0] for name in PAGES for one in kept(name)}
     assert verbs == set(MEANS)
     assert set(ELSEWHERE) <= set(guides())
+
+
+def test_what_a_page_shows_is_compared_word_by_word_and_figure_by_figure():
+    shown = Shown("a 0.50 x\n...\nb --- 1,000\n", 0.05)
+    shown.check("first\na 0.52   x\nq\nr\nb ----- 1000\nlast", figures=True)
+    shown.check("a 9 x\nb --- 3", figures=False)
+    for other in ("a 0.6 x\nb --- 1000", "a 0.5 y\nb --- 1000", "b --- 1000\na 0.5 x", "a 0.5 x"):
+        with pytest.raises(AssertionError, match="the page shows"):
+            shown.check(other, figures=True)
