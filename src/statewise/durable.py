@@ -55,7 +55,7 @@ def temporary_of(name: str) -> str | None:
 class Checked:
     """A file that is written from its beginning to its end, and then compared with what was written to it.
 
-    It is no file of the system for other software: that would write past it, and lose what it does not check itself.
+    It has no file descriptor for other software, which would write past it without these checks.
     """
 
     def __init__(self, path: Path, head: int = 0) -> None:
@@ -216,7 +216,7 @@ def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What no other file has while this one is open; None: there is no file."""
+    """An identity that no other file has while this one is open; None if the file does not exist."""
     try:
         found = os.stat(path)
     except OSError:

@@ -30,9 +30,9 @@ OBJECTIVE_COLOURS = {
 }
 """The colour of each objective in every picture and on every page; it can be read on white and on a dark background."""
 OTHER_COLOURS = ["#5560e0", "#5f7a88", "#b0413a"]
-"""Of objectives from elsewhere."""
+"""Colours of objectives from other packages."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
-"""Of the groups of one objective in a comparison, as matplotlib names them."""
+"""Markers of the groups of one objective in a comparison, by their names in matplotlib."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class Plane:
         )  # fmt: skip
 
     def _axis_titles(self) -> tuple[str, str]:
-        """Of the two axes; empty for a simplex, whose corners have names."""
+        """Titles of the two axes; empty for a simplex, whose corners have names."""
         if self.kind == "simplex":
             return "", ""
         if self.kind == "disk":

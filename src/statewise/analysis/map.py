@@ -157,7 +157,7 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
 
 
 def _verdict(metrics: Mapping[str, float], maps: int) -> str:
-    """Of one map, or of means over several."""
+    """One sentence on one map, or on means over several."""
     rides, readable = metrics["rides"], metrics["rides"] - metrics["unreadable_rides"] - metrics["endless_rides"]
     if not readable:
         return f"No map can be drawn: none of {rides:,.0f} rides is readable and ends."

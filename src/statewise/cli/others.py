@@ -29,7 +29,7 @@ def others_escaped() -> Iterator[None]:
 
 
 class _Last(logging.Handler):
-    """Of log records that no other handler takes."""
+    """Prints log records that no other handler takes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
