@@ -52,7 +52,8 @@ class Rows:
     def __init__(self, backbone, seed):
         self.backbone, self.generator = backbone, torch.Generator().manual_seed(seed)
         self.cache, self.read, self.held = backbone.make_cache(0), [], False
-        self.back = []  # how far each row may surely go back
+        self.back = []  # how far each row may surely go back, all later rewinds together
+        self.unheld = 4 if isinstance(backbone, Carrying) else SLACK  # belief slots surely keep one chunk only
 
     def tokens(self, rows, count):
         return torch.randint(0, VOCABULARY, (rows, count), generator=self.generator)
@@ -83,13 +84,12 @@ class Rows:
         new = self.tokens(len(counts), max(counts))
         for row, count in enumerate(counts):
             self.read[row] = self.read[row] + new[row, :count].tolist()
-            self.back[row] = min(self.back[row] + count, LENGTH if self.held else SLACK)
+            self.back[row] = min(self.back[row] + count, LENGTH if self.held else self.unheld)
         even = all(count == max(counts) for count in counts)
         self.check(self.backbone.extend(new, self.cache, None if even else np.array(counts)), counts)
 
     def rewind(self, shares):
-        most = [min(4, back) if isinstance(self.backbone, Carrying) else back for back in self.back]
-        counts = [int(share * most) for share, most in zip(shares, most)]
+        counts = [int(share * back) for share, back in zip(shares, self.back)]
         self.cache.rewind(np.array(counts))
         self.read = [tokens[: len(tokens) - count] for tokens, count in zip(self.read, counts)]
         self.back = [back - count for back, count in zip(self.back, counts)]
