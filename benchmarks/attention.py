@@ -14,7 +14,7 @@ import torch
 from products import DTYPES, precisions
 from timing import Benchmark, parser, ratio
 
-from statewise.nn.attention import attend, attend_fused, attend_written_out
+from statewise.backbones.nn.attention import attend, attend_fused, attend_written_out
 from statewise.training import machine
 
 HEADS, WIDTH = 4, 24

@@ -23,8 +23,8 @@ from torch import Tensor
 from statewise.backbones.base import Backbone
 from statewise.backbones.belief_slots import BeliefSlots, BeliefSlotsConfig
 from statewise.backbones.gpt import GPT, GPTConfig
+from statewise.data_types import Batch
 from statewise.objectives.next_token import NextToken, NextTokenConfig
-from statewise.types import Batch
 
 
 @dataclass(frozen=True)

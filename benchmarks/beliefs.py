@@ -14,15 +14,15 @@ import torch
 from timing import Benchmark, parser, ratio
 from torch.optim import AdamW
 
-from statewise.building import make_analysis, read_recipe
-from statewise.data import Stream
-from statewise.loading import new_model
-from statewise.model import Model
-from statewise.recipes import recipe_text
+from statewise.config.recipes import recipe_text
+from statewise.data_types import Batch
+from statewise.model.building import make_analysis, read_recipe
+from statewise.model.loading import new_model
+from statewise.model.model import Model
+from statewise.tasks.batches import Stream
 from statewise.tasks.hmm.beliefs import levels
 from statewise.tasks.hmm.expression import process
 from statewise.tasks.hmm.task import Hmm, HmmConfig
-from statewise.types import Batch
 
 BATCH = 64
 

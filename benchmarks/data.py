@@ -16,10 +16,10 @@ from contextlib import closing
 from timing import Benchmark, parser, ratio
 from train_step import flags_of, stepper
 
-from statewise.building import make_task, read_recipe
-from statewise.data import Stream, prefetch
+from statewise.config.recipes import recipe_text
+from statewise.model.building import make_task, read_recipe
 from statewise.objectives.costs import document_lengths
-from statewise.recipes import recipe_text
+from statewise.tasks.batches import Stream, prefetch
 from statewise.training import machine
 
 

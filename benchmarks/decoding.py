@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from timing import Benchmark, parser, ratio
 
-from statewise.building import make_decoder, read_recipe
+from statewise.config.recipes import recipe_text
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
-from statewise.loading import new_model
-from statewise.recipes import recipe_text
+from statewise.model.building import make_decoder, read_recipe
+from statewise.model.loading import new_model
 from statewise.training import machine
 
 

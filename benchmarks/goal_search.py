@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from timing import Benchmark, parser, ratio
 
-from statewise.building import make_search, read_recipe
+from statewise.config.recipes import recipe_text
+from statewise.data_types import Completion
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor, goal_scorer
-from statewise.loading import new_model
-from statewise.model import Model
-from statewise.recipes import recipe_text
+from statewise.model.building import make_search, read_recipe
+from statewise.model.loading import new_model
+from statewise.model.model import Model
 from statewise.training import machine
-from statewise.types import Completion
 
 
 @dataclass(frozen=True)

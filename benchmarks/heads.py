@@ -14,8 +14,8 @@ from unittest import mock
 import torch
 from timing import Benchmark, parser, ratio
 
-from statewise.nn import rotary
-from statewise.nn.rotary import rotary_angles, split_heads
+from statewise.backbones.nn import rotary
+from statewise.backbones.nn.rotary import rotary_angles, split_heads
 from statewise.training import machine
 
 SIZES = {"path-star-g2-4": (128, 25, 64, 4), "city-small": (64, 43, 96, 4), "text-small": (16, 256, 192, 4)}

@@ -20,13 +20,13 @@ from timing import Benchmark, parser, ratio
 
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.backbones.hf.config import HuggingFaceConfig
-from statewise.data import collate
-from statewise.nn.masks import positions_within_documents
+from statewise.backbones.nn.masks import positions_within_documents
+from statewise.config.trainer import TrainerConfig
+from statewise.data_types import Batch, Examples
 from statewise.objectives.next_token import NextToken
+from statewise.tasks.batches import collate
 from statewise.training import machine
-from statewise.training.config import TrainerConfig
 from statewise.training.optim import make_optimizer
-from statewise.types import Batch, Examples
 
 VOCABULARY = 4096
 

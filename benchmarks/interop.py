@@ -22,10 +22,10 @@ from timing import Benchmark, parser
 from torch import Tensor
 
 import statewise
-from statewise.building import read_recipe
-from statewise.loading import new_model
-from statewise.model import Model
-from statewise.types import Batch
+from statewise.data_types import Batch
+from statewise.model.building import read_recipe
+from statewise.model.loading import new_model
+from statewise.model.model import Model
 
 LAYER_LEARNED = {"norm": "layer", "positions": "learned"}
 ROWS: list[tuple[str, str, dict[str, Any]]] = [

@@ -18,7 +18,7 @@ from timing import Benchmark, parser
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.head_divergence import blockwise, whole
+from statewise.objectives.vocabulary_head.divergence import blockwise, whole
 
 STEPS = 4
 

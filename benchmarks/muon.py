@@ -17,9 +17,9 @@ import torch
 from one_step import like_the_trainer, one_step
 from timing import Benchmark, parser, ratio
 
-from statewise.building import make_objective, make_task, read_recipe
-from statewise.data import Stream
-from statewise.recipes import recipe_text
+from statewise.config.recipes import recipe_text
+from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.tasks.batches import Stream
 from statewise.training.muon import Muon, MuonWithAdamW
 from statewise.training.optim import make_optimizer
 

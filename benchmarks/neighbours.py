@@ -28,10 +28,10 @@ from timing import Benchmark, parser
 from torch import Tensor
 
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
-from statewise.serving.batch import Batch
-from statewise.serving.rows import Manner, Row
-from statewise.serving.served import Served
-from statewise.serving.text import Stops
+from statewise.deploy.serving.batch import Batch
+from statewise.deploy.serving.rows import Manner, Row
+from statewise.deploy.serving.served import Served
+from statewise.deploy.serving.text import Stops
 
 CLOSE = 1e-3
 """An error of logits for which it is counted how many choices it could change."""

@@ -24,13 +24,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.data import collate
+from statewise.config.trainer import TrainerConfig
+from statewise.data_types import Examples
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
-from statewise.objectives.belief_state import BeliefState
-from statewise.training.config import TrainerConfig
+from statewise.objectives.belief_state.objective import BeliefState
+from statewise.tasks.batches import collate
 from statewise.training.optim import make_optimizer
-from statewise.types import Examples
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from statewise.data_types import Batch
 from statewise.objectives.base import Objective
 from statewise.training import machine
-from statewise.types import Batch
 
 
 def like_the_trainer(*more: str) -> str:

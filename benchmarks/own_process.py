@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import timing
 
-from statewise.system import end_with
+from statewise.runtime.system import end_with
 
 Answer = TypeVar("Answer")
 

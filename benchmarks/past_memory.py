@@ -77,9 +77,9 @@ def measure(corpus: Path, smoke: bool) -> Found:
     """Imports what it needs itself: the memory of its process is that of training alone."""
     from one_step import one_step
 
-    from statewise.building import make_objective, make_task, read_recipe
-    from statewise.data import Stream
-    from statewise.recipes import recipe_text
+    from statewise.config.recipes import recipe_text
+    from statewise.model.building import make_objective, make_task, read_recipe
+    from statewise.tasks.batches import Stream
     from statewise.training import machine
     from statewise.training.optim import make_optimizer
 
@@ -112,7 +112,7 @@ def measure(corpus: Path, smoke: bool) -> Found:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    from statewise.permutation import Permutation
+    from statewise.tasks.permutation import Permutation
 
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     with tempfile.TemporaryDirectory() as name:

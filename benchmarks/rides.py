@@ -14,13 +14,13 @@ import numpy as np
 from own_process import peak
 from timing import Benchmark, parser
 
-from statewise.analysis.map import MapSettings
-from statewise.analysis.reconstruction import rides_of
+from statewise.analysis.world_models.map import MapSettings
+from statewise.analysis.world_models.reconstruction import rides_of
+from statewise.data_types import Examples
 from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import read_map
 from statewise.tasks.manhattan.street_map import HEADINGS
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
-from statewise.types import Examples
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -19,8 +19,8 @@ import torch
 from timing import Benchmark, parser
 
 from statewise.backbones.gpt import GPT, GPTConfig
+from statewise.deploy.serving.engine import without_gradients
 from statewise.objectives.predictors import head_predictor
-from statewise.serving.engine import without_gradients
 
 WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "cast in each step": torch.inference_mode,

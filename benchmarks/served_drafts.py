@@ -19,14 +19,14 @@ import torch
 from speculative import trained
 from timing import Benchmark, parser
 
-from statewise.loading import load_model
-from statewise.serving.batch import Batch, Made
-from statewise.serving.drafting import Drafting, Length
-from statewise.serving.rows import Manner, Row
-from statewise.serving.served import Served
-from statewise.serving.text import Stops
+from statewise.data_types import Examples
+from statewise.deploy.serving.batch import Batch, Made
+from statewise.deploy.serving.drafting import Drafting, Length
+from statewise.deploy.serving.rows import Manner, Row
+from statewise.deploy.serving.served import Served
+from statewise.deploy.serving.text import Stops
+from statewise.model.loading import load_model
 from statewise.training import machine
-from statewise.types import Examples
 
 LENGTHS: tuple[Length, ...] = (0, 2, 4, "auto")
 TOKENS, PART = 64, 256

@@ -32,20 +32,20 @@ import numpy as np
 import torch
 from timing import Benchmark, parser
 
-from statewise.building import read_recipe
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
-from statewise.loading import new_model
-from statewise.model import Model
-from statewise.serving.app import create_app
-from statewise.serving.engine import Engine
-from statewise.serving.metrics import Metrics
-from statewise.serving.rows import Manner, Ticket
-from statewise.serving.served import Served
-from statewise.serving.server import Server, listen
-from statewise.serving.settings import Settings
-from statewise.serving.text import Stops
+from statewise.deploy.serving.app import create_app
+from statewise.deploy.serving.engine import Engine
+from statewise.deploy.serving.metrics import Metrics
+from statewise.deploy.serving.rows import Manner, Ticket
+from statewise.deploy.serving.served import Served
+from statewise.deploy.serving.server import Server, listen
+from statewise.deploy.serving.settings import Settings
+from statewise.deploy.serving.text import Stops
+from statewise.model.building import read_recipe
+from statewise.model.loading import new_model
+from statewise.model.model import Model
 from statewise.training import machine
 
 PROMPT, TOKENS, CONTEXT = 32, 64, 256
@@ -257,7 +257,7 @@ def plain_loop(folder: Path, model: Model, prompts: list[list[int]]) -> float | 
         import transformers
     except ImportError:
         return None
-    from statewise.interop.export import export
+    from statewise.deploy.export.export import export
 
     export(model, folder / "exported")
     exported = transformers.AutoModelForCausalLM.from_pretrained(folder / "exported")

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 from timing import Benchmark, parser
 
-from statewise.strips.domains import domain
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.metrics import trace_accuracy
-from statewise.strips.random_traces import traces
-from statewise.strips.verification import verify
+from statewise.strips.planning.metrics import trace_accuracy
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces
+from statewise.strips.verification.verification import verify
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -15,10 +15,10 @@ import torch
 from timing import Benchmark, parser, ratio
 from torch import Tensor
 
-from statewise.strips.domains import domain
-from statewise.strips.random_traces import traces
-from statewise.strips.restarts import Restarts
-from statewise.strips.transformer import focal_loss, inconsistency
+from statewise.strips.neural.restarts import Restarts
+from statewise.strips.neural.transformer import focal_loss, inconsistency
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces
 
 RESTARTS, BATCH = 10, 8
 

@@ -4,8 +4,8 @@ python benchmarks/token_loss.py
 
 8,192 positions, width 512, vocabulary 16,384, the gradients of readout and head taken. The reference computes all
 logits, their log-softmax and the loss, and leaves the rest to autograd. Each way runs in a process of its own. The
-second part shows, without a bar, how the two ways compare at other sizes: `WHOLE_UP_TO` in `objectives/head_loss.py`
-was read off it.
+second part shows, without a bar, how the two ways compare at other sizes: `WHOLE_UP_TO` in
+`objectives/vocabulary_head/loss.py` was read off it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from products import precisions
 from timing import Benchmark, parser, ratio
 from torch import Tensor
 
-from statewise.objectives.head_blocks import BLOCK
-from statewise.objectives.head_loss import WHOLE_UP_TO, blockwise, whole
+from statewise.objectives.vocabulary_head.blocks import BLOCK
+from statewise.objectives.vocabulary_head.loss import WHOLE_UP_TO, blockwise, whole
 from statewise.training import machine
 
 

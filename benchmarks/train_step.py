@@ -19,11 +19,11 @@ from one_step import one_step
 from products import rates
 from timing import Benchmark, parser, ratio
 
-from statewise.building import make_objective, make_task, read_recipe
-from statewise.data import Stream
-from statewise.nn import block
-from statewise.nn.attention import attend_fused
-from statewise.recipes import recipe_text
+from statewise.backbones.nn import block
+from statewise.backbones.nn.attention import attend_fused
+from statewise.config.recipes import recipe_text
+from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.tasks.batches import Stream
 from statewise.training import machine
 from statewise.training.optim import make_optimizer
 

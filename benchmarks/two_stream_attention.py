@@ -19,11 +19,11 @@ from products import DTYPES
 from timing import Benchmark, parser
 from torch import Tensor
 
-from statewise.nn.attention import attend_fused
-from statewise.nn.blockwise import attend_blockwise
-from statewise.nn.masks import Documents
-from statewise.nn.stream_attention import attend_dense
-from statewise.nn.streams import INPUT, PREDICTION, Reach
+from statewise.backbones.nn.attention import attend_fused
+from statewise.backbones.nn.blockwise import attend_blockwise
+from statewise.backbones.nn.masks import Documents
+from statewise.backbones.nn.stream_attention import attend_dense
+from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach
 from statewise.training import machine
 
 ROWS, HEADS, WIDTH = 1, 4, 64

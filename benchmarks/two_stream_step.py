@@ -20,10 +20,10 @@ from timing import Benchmark, parser, ratio
 
 from statewise.backbones import two_stream
 from statewise.backbones.base import Backbone
+from statewise.backbones.nn.stream_attention import attend_dense
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
-from statewise.nn.stream_attention import attend_dense
+from statewise.data_types import Batch
 from statewise.objectives.next_token import NextToken, NextTokenConfig
-from statewise.types import Batch
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from timing import Benchmark, parser
 
-from statewise.strips.containment import KnownFalseSearch
-from statewise.strips.domains import Domain, domain
-from statewise.strips.heads import heads
-from statewise.strips.model import ActionModel
-from statewise.strips.search import Limits, shortest
-from statewise.strips.verification import verify
+from statewise.strips.model.heads import heads
+from statewise.strips.model.model import ActionModel
+from statewise.strips.trace_data.domains import Domain, domain
+from statewise.strips.verification.containment import KnownFalseSearch
+from statewise.strips.verification.search import Limits, shortest
+from statewise.strips.verification.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the slow search and rewritten models stand there
 from product_search import product_search

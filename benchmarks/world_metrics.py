@@ -16,13 +16,13 @@ import torch
 from timing import Benchmark, parser
 
 from statewise.analysis.base import Findings, Snapshot, Subject
-from statewise.building import make_analysis, make_decoder, read_recipe
-from statewise.config import Recipe
-from statewise.data import Stream
-from statewise.evaluation import evaluate
-from statewise.loading import new_model
-from statewise.model import Model
-from statewise.recipes import recipe_text
+from statewise.config.recipe import Recipe
+from statewise.config.recipes import recipe_text
+from statewise.evaluation.evaluate import evaluate
+from statewise.model.building import make_analysis, make_decoder, read_recipe
+from statewise.model.loading import new_model
+from statewise.model.model import Model
+from statewise.tasks.batches import Stream
 
 
 def parts(trials: int, samples: int, sequences: int) -> dict[str, dict[str, object]]:

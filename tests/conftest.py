@@ -55,7 +55,7 @@ def float64():
 @pytest.fixture
 def attention_without_padding(monkeypatch):
     """Keys that attention adds to short rows are no part of what a model costs, but a counter sees them."""
-    monkeypatch.setattr("statewise.nn.attention.SOFTMAX_FROM", 0)
+    monkeypatch.setattr("statewise.backbones.nn.attention.SOFTMAX_FROM", 0)
 
 
 @pytest.fixture(scope="module")

@@ -26,21 +26,21 @@ from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.powers import Branching, Phased
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
-from statewise.building import make_decoder, read_recipe
-from statewise.data import collate
+from statewise.data_types import Batch, Examples, Hidden
 from statewise.decoding.predictor import GoalScorer, Predictor, SuffixEncoder
-from statewise.evaluation import complete
-from statewise.loading import new_model
-from statewise.model import Model
+from statewise.evaluation.evaluate import complete
+from statewise.model.building import make_decoder, read_recipe
+from statewise.model.loading import new_model
+from statewise.model.model import Model
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Run
 from statewise.tasks.base import ConsecutiveRows, Task
+from statewise.tasks.batches import collate
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.folder import Corpus
 from statewise.tasks.corpus.writing import write
-from statewise.tasks.text import InMemory, Windows
-from statewise.types import Batch, Examples, Hidden
+from statewise.tasks.text.task import InMemory, Windows
 
 VOCABULARY, CONTEXT = 11, 24
 

@@ -1,9 +1,9 @@
-"""The slow twin of `statewise.strips.verification`: breadth-first over both models at once, with nothing pruned."""
+"""The slow twin of `statewise.strips.verification.verification`: breadth-first over both models, nothing pruned."""
 
 from collections.abc import Iterable
 
-from statewise.strips.domains import Domain
-from statewise.strips.model import ActionModel
+from statewise.strips.model.model import ActionModel
+from statewise.strips.trace_data.domains import Domain
 
 Found = tuple[int, ...] | None
 """Numbers of the learned model's actions, or None where there is no counterexample."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 
-from statewise.strips.heads import heads
-from statewise.strips.model import Action, ActionModel, bits
+from statewise.strips.model.heads import heads
+from statewise.strips.model.model import Action, ActionModel, bits
 
 
 def flipped(model: ActionModel, flips: Iterable[tuple[int, int, int]]) -> ActionModel:

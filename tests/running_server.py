@@ -13,16 +13,16 @@ from typing import Any
 
 from doubles import small_stories, spread_weights
 
-from statewise.building import read_recipe
-from statewise.loading import new_model
-from statewise.model import Model
-from statewise.playground.routes import OPEN_PATHS, routes
-from statewise.serving.app import create_app
-from statewise.serving.engine import Engine
-from statewise.serving.metrics import Metrics
-from statewise.serving.served import Served
-from statewise.serving.server import Server, listen
-from statewise.serving.settings import Settings
+from statewise.deploy.playground.routes import OPEN_PATHS, routes
+from statewise.deploy.serving.app import create_app
+from statewise.deploy.serving.engine import Engine
+from statewise.deploy.serving.metrics import Metrics
+from statewise.deploy.serving.served import Served
+from statewise.deploy.serving.server import Server, listen
+from statewise.deploy.serving.settings import Settings
+from statewise.model.building import read_recipe
+from statewise.model.loading import new_model
+from statewise.model.model import Model
 
 
 def story_model(

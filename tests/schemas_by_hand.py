@@ -1,6 +1,6 @@
 """Textbook schemas of two domains, as a lifted learner would write them."""
 
-from statewise.strips.schemas import Schema
+from statewise.strips.model.schemas import Schema
 
 FERRY = {
     "sail": ({("at-ferry", (0,))}, {("at-ferry", (1,))}, {("at-ferry", (0,))}),

@@ -17,12 +17,12 @@ from doubles import pack, random_batch, small_stories, spread_weights, tiny_gpt
 from pages import ROOT, blocks, commands, guides, page, run_code, shown_after
 
 import statewise
-from statewise.building import TABLES, read_recipe
 from statewise.cli import main
-from statewise.config import parse
-from statewise.judging.pairs import read_pairs
-from statewise.launch import train
-from statewise.loading import load_model
+from statewise.config.recipe import parse
+from statewise.evaluation.judging.pairs import read_pairs
+from statewise.experiments.launch import train
+from statewise.model.building import TABLES, read_recipe
+from statewise.model.loading import load_model
 from statewise.objectives import OBJECTIVES
 from statewise.run import Run
 from statewise.tasks import TASKS

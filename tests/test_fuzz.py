@@ -16,13 +16,14 @@ import shutil
 import pytest
 import torch
 
-from statewise.cli import main, seeds
-from statewise.judging.protocol import NEEDED
-from statewise.ledger import Ledger
+from statewise.cli import main
+from statewise.evaluation.judging.protocol import NEEDED
+from statewise.experiments import seeds
 from statewise.reporting.compare import compare
-from statewise.strips.learned import Learned, write_schemas
-from statewise.strips.model import ActionModel
-from statewise.strips.schemas import Schema
+from statewise.runtime.ledger import Ledger
+from statewise.strips.model.learned import Learned, write_schemas
+from statewise.strips.model.model import ActionModel
+from statewise.strips.model.schemas import Schema
 
 SMALL = [
     *("--backbone.width=8", "--backbone.heads=1", "--backbone.layers=1", "--trainer.steps=2", "--trainer.batch_size=2"),

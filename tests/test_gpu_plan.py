@@ -9,7 +9,7 @@ from gpu import page as pages
 from gpu import run, steps
 from gpu.steps import Figures, Machine
 
-from statewise.recipes import recipe_names
+from statewise.config.recipes import recipe_names
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):

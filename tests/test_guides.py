@@ -21,7 +21,7 @@ from doubles import small_stories
 from pages import Shown, blocks, commands, guides, page, run_code
 
 from statewise.cli import main
-from statewise.loading import load_model
+from statewise.model.loading import load_model
 from statewise.run import Run
 from statewise.tasks import TASKS
 

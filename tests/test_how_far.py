@@ -8,8 +8,8 @@ import pytest
 from doubles import random_examples
 
 from statewise.cli import counter
-from statewise.data import blocks
-from statewise.progress import announced, listening
+from statewise.runtime.progress import announced, listening
+from statewise.tasks.batches import blocks
 
 
 def test_works_are_told_with_those_around_them_and_end_with_their_loops():

@@ -11,10 +11,10 @@ PARTS = """
 from dataclasses import dataclass
 import numpy as np
 from statewise.analysis.base import Analysis, Findings
-from statewise.figures import Curve, Panel
+from statewise.reporting.figures import Curve, Panel
 from statewise.objectives.next_token import NextToken
 from statewise.tasks.path_star import PathStar
-from statewise.types import Headline, Loss
+from statewise.data_types import Headline, Loss
 
 class Steps(NextToken):
     def loss(self, batch, counts):

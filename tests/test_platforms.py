@@ -15,8 +15,8 @@ sys.modules["fcntl"] = sys.modules["resource"] = None
 import importlib, pkgutil, warnings
 warnings.simplefilter("ignore")  # that locks are files then
 import statewise
-from statewise import system
-from statewise.durable import lock
+from statewise.runtime import system
+from statewise.runtime.durable import lock
 sys.modules["transformers"] = None  # which has needs of its own on each system
 for module in pkgutil.walk_packages(statewise.__path__, "statewise."):
     try:

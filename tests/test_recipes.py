@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import statewise
-from statewise.analysis.belief_geometry import FEW
-from statewise.building import make_objective, read_recipe
+from statewise.analysis.beliefs.geometry import FEW
 from statewise.cli import main
-from statewise.recipes import recipe_names, recipe_text
-from statewise.training.config import kept_steps
+from statewise.config.recipes import recipe_names, recipe_text
+from statewise.config.trainer import kept_steps
+from statewise.model.building import make_objective, read_recipe
 
 ROOT = Path(__file__).parent.parent
 PATH_STAR = [name for name in recipe_names() if name.startswith("path-star-") and name.endswith("-fixed")]

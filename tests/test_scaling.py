@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from statewise.building import make_objective, read_recipe
-from statewise.dry_run import STATE, Data, count_parameters, random_data, task_data
-from statewise.recipes import recipe_names, recipe_text
+from statewise.config.recipes import recipe_names, recipe_text
+from statewise.experiments.dry_run import STATE, Data, count_parameters, random_data, task_data
+from statewise.model.building import make_objective, read_recipe
 from statewise.training.schedule import Schedule
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import statewise
-from statewise.types import in_float64, sent
+from statewise.data_types import in_float64, sent
 
 
 class OnMps:

@@ -31,7 +31,7 @@ from gpu.page import page
 from gpu.steps import Machine, long_steps, steps
 from timing import Benchmark, parser
 
-from statewise.training.config import TrainerConfig
+from statewise.config.trainer import TrainerConfig
 from statewise.training.machine import describe
 
 LIMIT, LONG_LIMIT = 120, 600

@@ -22,26 +22,26 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from statewise.backbones.nn.attention import attend_fused, attend_written_out
+from statewise.backbones.nn.stream_attention import attend_dense, attend_streams
+from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
-from statewise.building import make_objective, make_task, read_recipe
 from statewise.cli import main as command
-from statewise.config import Recipe
-from statewise.data import Stream, collate
+from statewise.config.recipe import Recipe
+from statewise.config.recipes import recipe_text
+from statewise.config.trainer import TrainerConfig
+from statewise.data_types import Batch
 from statewise.decoding import DECODERS
 from statewise.decoding.base import Request
-from statewise.launch import Listener, resume, train
-from statewise.nn.attention import attend_fused, attend_written_out
-from statewise.nn.stream_attention import attend_dense, attend_streams
-from statewise.nn.streams import INPUT, PREDICTION, Reach
+from statewise.experiments.launch import Listener, resume, train
+from statewise.model.building import make_objective, make_task, read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.objectives.predictors import head_predictor
-from statewise.recipes import recipe_text
 from statewise.run import Run
+from statewise.tasks.batches import Stream, collate
 from statewise.training import machine
-from statewise.training.config import TrainerConfig
 from statewise.training.optim import make_optimizer
-from statewise.types import Batch
 
 MUON_SIZES = {**muon_ways.SIZES, "12 layers of 768": (12, 768)}
 """Layers and width."""

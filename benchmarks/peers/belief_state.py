@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.objectives.belief_state import BeliefState, BeliefStateConfig
-from statewise.types import Batch
+from statewise.data_types import Batch
+from statewise.objectives.belief_state.objective import BeliefState, BeliefStateConfig
 
 VERSION = "2.31.10"
 

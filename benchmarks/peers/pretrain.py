@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from timing import parser
 
-from statewise.tasks.bpe import END
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.folder import TOKENIZER, Corpus
 from statewise.tasks.corpus.writing import write
+from statewise.tasks.text.bpe import END
 
 
 def pretrain(

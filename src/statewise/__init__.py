@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from statewise.interop.export import Format
-    from statewise.interop.exported import Exported
-    from statewise.launch import Listener
-    from statewise.model import Model
+    from statewise.deploy.export.export import Format
+    from statewise.deploy.export.exported import Exported
+    from statewise.experiments.launch import Listener
+    from statewise.model.model import Model
     from statewise.training.trainer import Outcome
 
 __version__ = "0.1.0"
 
 
 def load(folder: str | Path, checkpoint: str | int = "best", device: str = "auto") -> Model:
-    """The model of a run directory; see `statewise.loading.load_model`."""
-    from statewise.loading import load_model
+    """The model of a run directory; see `statewise.model.loading.load_model`."""
+    from statewise.model.loading import load_model
 
     return load_model(folder, str(checkpoint), device)
 
@@ -31,12 +31,13 @@ def build(recipe: str | Path, *flags: str, **fields: Any) -> Model:
     """An untrained model of a recipe: `build("path-star-small", objective="next_latent", seed=2)`. The recipe is the
     name of one of ours, the path of a YAML file, or a run to repeat.
 
-    `fields` are as in `statewise.config.as_flags`; `flags` are those of the command, such as `--backbone.width=64`.
+    `fields` are as in `statewise.config.recipe.as_flags`; `flags` are those of the command, such as
+    `--backbone.width=64`.
     """
-    from statewise.building import read_recipe
-    from statewise.config import as_flags
-    from statewise.loading import new_model
-    from statewise.recipes import recipe_given
+    from statewise.config.recipe import as_flags
+    from statewise.config.recipes import recipe_given
+    from statewise.model.building import read_recipe
+    from statewise.model.loading import new_model
 
     text, source = recipe_given(recipe)
     return new_model(read_recipe(text, [*flags, *as_flags(fields)], source))
@@ -55,15 +56,15 @@ def train(
 
     `recipe`, `flags` and `fields` are as in `build`. The run directory is `out`, by default a new one in `runs` that
     bears the recipe's name; `load` takes the `folder` of what is returned. `progress` shows it as the command does; a
-    `statewise.launch.Listener` is told instead. Raises `FileExistsError` if there is something at `out` already, unless
-    `overwrite` says to replace a run.
+    `statewise.experiments.launch.Listener` is told instead. Raises `FileExistsError` if there is something at `out`
+    already, unless `overwrite` says to replace a run.
     """
     if progress and listener is not None:
         raise ValueError("give progress or a listener, not both: a listener shows what it likes")
-    from statewise.building import read_recipe
-    from statewise.config import as_flags
-    from statewise.launch import train as train_recipe
-    from statewise.recipes import recipe_given
+    from statewise.config.recipe import as_flags
+    from statewise.config.recipes import recipe_given
+    from statewise.experiments.launch import train as train_recipe
+    from statewise.model.building import read_recipe
 
     given = as_flags(fields, besides=("out", "overwrite", "progress", "listener"))
     text, source = recipe_given(recipe)
@@ -71,7 +72,7 @@ def train(
     folder = out or _new_folder(Path(recipe).resolve())
     if not progress:
         return train_recipe(read, folder, overwrite=overwrite, listener=listener)
-    from statewise.cli.progress import Display
+    from statewise.experiments.progress import Display
 
     with Display() as display:
         return train_recipe(read, folder, overwrite=overwrite, listener=display.listener)
@@ -80,8 +81,8 @@ def train(
 def export(
     run: str | Path | Model, out: str | Path, to: Format = "hf", *, checkpoint: str = "best", overwrite: bool = False
 ) -> Exported:
-    """Writes a run's model, or a loaded one, for other libraries; see `statewise.interop.export.export`."""
-    from statewise.interop.export import export as written
+    """Writes a run's model, or a loaded one, for other libraries; see `statewise.deploy.export.export.export`."""
+    from statewise.deploy.export.export import export as written
 
     model = load(run, checkpoint, "cpu") if isinstance(run, (str, Path)) else run
     return written(model, out, to, overwrite=overwrite)

@@ -5,7 +5,7 @@ Needs the extra `hf`.
 
 from __future__ import annotations
 
-from statewise.messages import to_install
+from statewise.runtime.messages import to_install
 
 try:
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
         f"models as classes of transformers need the extra `hf`: {to_install('hf')}", name=error.name
     ) from error
 
-from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM, StatewiseModel
+from statewise.deploy.export.registered import StatewiseConfig, StatewiseForCausalLM, StatewiseModel
 
 AutoConfig.register("statewise", StatewiseConfig, exist_ok=True)
 AutoModel.register(StatewiseConfig, StatewiseModel, exist_ok=True)

@@ -14,9 +14,9 @@ from doubles import (
 )
 from torch.nn import functional as F
 
-from statewise.building import make_analysis
+from statewise.data_types import Batch, Examples, Hidden
 from statewise.decoding.predictor import FutureReader
-from statewise.types import Batch, Examples, Hidden
+from statewise.model.building import make_analysis
 
 
 def from_the_end(objective, prompt, count):

@@ -20,12 +20,12 @@ from doubles import (
 
 from statewise.analysis import ANALYSES
 from statewise.analysis.base import Findings, Snapshot
-from statewise.analysis.beliefs import beliefs
+from statewise.analysis.beliefs.beliefs import beliefs
 from statewise.analysis.effective_rank import effective_rank
 from statewise.analysis.sentences import explained, percent
-from statewise.building import make_analysis
 from statewise.cli import main
-from statewise.data import collate
+from statewise.model.building import make_analysis
+from statewise.tasks.batches import collate
 
 
 def test_equal_values_count_fully_and_tiny_ones_not():

@@ -4,10 +4,10 @@ import pytest
 import torch
 from doubles import MarkovPredictor, subject
 
-from statewise.building import make_analysis
+from statewise.data_types import Completion
+from statewise.model.building import make_analysis
 from statewise.tasks.countdown import Countdown, CountdownConfig
 from statewise.tasks.path_star import PathStar, PathStarConfig
-from statewise.types import Completion
 
 LINES = ["1,2,4,12|1+2=3,3*4=12", "1,2,4,12|2-1=1,3*4=12", "1,2,4,12|2-1=1,4+1=12", "1,2,4,12|2*1=2,4*2=12"]
 

@@ -9,9 +9,9 @@ from two_stream_paper import from_the_paper
 
 from statewise.backbones import two_stream
 from statewise.backbones.two_stream import VARIANTS
-from statewise.building import make_analysis
+from statewise.data_types import Batch, Examples
+from statewise.model.building import make_analysis
 from statewise.objectives.predictors import head_predictor
-from statewise.types import Batch, Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
 PREDICTING = [name for name in VARIANTS if name != "standard"]

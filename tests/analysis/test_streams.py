@@ -9,14 +9,14 @@ from doubles import VOCABULARY, FixedTask, spread_weights, subject, tiny_gpt, ti
 from torch.nn import functional as F
 from two_stream_paper import from_the_paper
 
-from statewise import data
+from statewise.analysis.beliefs.smoothing import smoothed
 from statewise.analysis.documents import documents, positions
-from statewise.analysis.smoothing import smoothed
-from statewise.building import make_analysis
-from statewise.nn.embedding import TokenEmbedding
-from statewise.nn.streams import Reach, stream_mask
+from statewise.backbones.nn.embedding import TokenEmbedding
+from statewise.backbones.nn.streams import Reach, stream_mask
+from statewise.data_types import Batch, Examples
+from statewise.model.building import make_analysis
 from statewise.objectives.predictors import CausalPredictor, head_predictor
-from statewise.types import Batch, Examples
+from statewise.tasks import batches as data
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -174,7 +174,7 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
     torch.testing.assert_close(found[:, :3], backbone.encode(Batch.plain(tokens)).readout[:, :3])
     assert [id(p) for p in limited.parameters()] == [id(p) for p in backbone.parameters()]
     from statewise.backbones import two_stream
-    from statewise.nn.stream_attention import attend_dense
+    from statewise.backbones.nn.stream_attention import attend_dense
 
     def dense(*tensors, streams, reach: object, documents, dropout):
         return attend_dense(*tensors, streams=streams, reach=wanted, documents=documents)

@@ -8,16 +8,16 @@ import torch
 from doubles import FixedTask, MarkovPredictor, WorldPredictor, random_examples, subject
 
 from statewise.analysis.following import by_length, draw, probabilities
-from statewise.analysis.map import MapReconstruction, MapSettings, findings
-from statewise.analysis.trials import floor_notes
-from statewise.building import make_analysis
+from statewise.analysis.world_models.map import MapReconstruction, MapSettings, findings
+from statewise.analysis.world_models.trials import floor_notes
 from statewise.cli import main
+from statewise.data_types import Examples
+from statewise.model.building import make_analysis
 from statewise.tasks import TASKS
 from statewise.tasks.automaton import Pairs, accepted, completed, distinguishing, up_to_end
 from statewise.tasks.manhattan.map_files import write_map
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
-from statewise.types import Examples
 
 
 def city(**fields):
@@ -251,7 +251,7 @@ def test_compression_of_rides_that_are_never_valid_is_no_figure(one_way):
 
 
 def test_detours_are_other_legal_tokens_that_leave_time():
-    from statewise.analysis.detours import _replaced
+    from statewise.analysis.world_models.detours import _replaced
 
     world = city()
     prompts = world.held_out().tokens[:, :2]
@@ -353,7 +353,7 @@ def test_blocks_change_nothing(monkeypatch):
     world = city()
     names = ("compression", "distinction")
     whole = [analyze(name, merging(world, 3, 7), world, trials=12, samples=4).details for name in names]
-    monkeypatch.setattr("statewise.data.LOGITS", 1)
+    monkeypatch.setattr("statewise.tasks.batches.LOGITS", 1)
     assert [analyze(name, merging(world, 3, 7), world, trials=12, samples=4).details for name in names] == whole
 
 

@@ -8,11 +8,11 @@ import torch
 from doubles import VOCABULARY, CutStream, spread_weights, tiny_belief_slots, tiny_objective
 from torch.utils.checkpoint import checkpoint
 
-from statewise.data import Stream
-from statewise.nn.block import BlockContext
-from statewise.nn.rotary import rotary_angles
+from statewise.backbones.nn.block import BlockContext
+from statewise.backbones.nn.rotary import rotary_angles
+from statewise.data_types import Batch
 from statewise.objectives import OBJECTIVES
-from statewise.types import Batch
+from statewise.tasks.batches import Stream
 
 pytestmark = pytest.mark.usefixtures("float64")
 CHUNK, ROW, END = 4, 12, CutStream.end

@@ -6,13 +6,13 @@ import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_belief_slots, tiny_objective
 
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.carried_state.continuing import Continued
-from statewise.data import collate
+from statewise.backbones.nn.belief_slots import SlotUpdate
+from statewise.data_types import Batch, Examples
 from statewise.decoding.base import Request
+from statewise.decoding.continuing import Continued
 from statewise.decoding.predictor import Carrier, carrier
 from statewise.decoding.sample import Greedy, GreedyConfig
-from statewise.nn.belief_slots import SlotUpdate
-from statewise.types import Batch, Examples
+from statewise.tasks.batches import collate
 
 pytestmark = pytest.mark.usefixtures("float64")
 CHUNK, SLOTS = 5, 2
@@ -62,8 +62,8 @@ def by_definition(made, row, warmup=0, fresh=False):
 
     def passed(part, state):
         x = gpt.embed(part)[None]
-        from statewise.nn.block import BlockContext
-        from statewise.nn.rotary import rotary_angles
+        from statewise.backbones.nn.block import BlockContext
+        from statewise.backbones.nn.rotary import rotary_angles
 
         context = BlockContext(rotary_angles(torch.arange(len(part)), gpt.head_width))
         for layer, block in enumerate(gpt.blocks):

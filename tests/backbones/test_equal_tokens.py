@@ -5,8 +5,8 @@ import pytest
 import torch
 from doubles import tiny_gpt, tiny_recurrent, tiny_two_stream
 
-from statewise.data import collate
-from statewise.types import Examples
+from statewise.data_types import Examples
+from statewise.tasks.batches import collate
 
 
 def states(backbone, rows):

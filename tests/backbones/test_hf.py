@@ -15,8 +15,8 @@ from doubles import VOCABULARY, pack, random_batch, small_corpus, tiny_folder, t
 from safetensors.torch import load_file, save_file
 
 from statewise.backbones.hf.config import HuggingFaceConfig, LoRAConfig
-from statewise.building import make_objective, make_task, read_recipe
-from statewise.types import Batch
+from statewise.data_types import Batch
+from statewise.model.building import make_objective, make_task, read_recipe
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 pytest.importorskip("peft", reason="needs the extra hf")

@@ -7,8 +7,8 @@ from doubles import VOCABULARY, spread_weights, tiny_objective, tiny_recurrent
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from statewise.nn.cache import SLACK
-from statewise.types import Batch
+from statewise.backbones.nn.cache import SLACK
+from statewise.data_types import Batch
 
 CELLS = pytest.mark.parametrize("cell", ["gru", "lstm"])
 

@@ -8,10 +8,10 @@ from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stre
 from two_stream_paper import from_the_paper, seen_by
 
 from statewise.backbones import two_stream
+from statewise.backbones.nn.cache import SLACK
+from statewise.backbones.nn.streams import INPUT, PREDICTION
 from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig, _pairs
-from statewise.nn.cache import SLACK
-from statewise.nn.streams import INPUT, PREDICTION
-from statewise.types import Batch
+from statewise.data_types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))

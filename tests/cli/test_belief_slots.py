@@ -8,13 +8,13 @@ import torch
 from command_line import called
 from doubles import small_corpus
 
-from statewise.building import make_decoder
-from statewise.carried_state import kept_state
-from statewise.carried_state.continuing import continue_generation
 from statewise.cli import main
-from statewise.loading import load_model
+from statewise.data_types import Batch
+from statewise.decoding import kept_state
+from statewise.decoding.continuing import continue_generation
+from statewise.model.building import make_decoder
+from statewise.model.loading import load_model
 from statewise.run import Run
-from statewise.types import Batch
 
 SMALL = "--backbone.layers 2 --backbone.width 16 --backbone.heads 2 --trainer.batch_size 8 --trainer.precision fp32"
 
@@ -150,7 +150,7 @@ def test_held_out_texts_are_the_documents_whatever_is_read_at_a_time(corpus, run
     ends = np.flatnonzero(stream == task.end) + 1
     expected = [part.tolist() for part in np.split(stream, ends) if len(part)]
     for size in (7, 100, 10**6):
-        monkeypatch.setattr("statewise.tasks.text.TEXTS_READ", size)
+        monkeypatch.setattr("statewise.tasks.text.task.TEXTS_READ", size)
         assert [text.tolist() for text in task.held_out_texts()] == expected
 
 
@@ -281,7 +281,7 @@ def test_the_trace_tells_what_the_state_is_worth(run, capsys):
     report = Run(run).report("slot-trace")
     model = load_model(run)
     examples = model.task.held_out(20)
-    from statewise.data import collate
+    from statewise.tasks.batches import collate
 
     batch = collate(examples)
     scored = batch.scored[:, 1:].clone()

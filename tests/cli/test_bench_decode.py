@@ -9,11 +9,11 @@ from statewise.backbones.baseline import HasStandard
 from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.two_stream import TwoStreamConfig
 from statewise.cli import main
-from statewise.cli.draft_speed import DraftSpeed
 from statewise.decoding.base import Decoder, Request, Step
+from statewise.experiments.decode_speed import Speed, decode_speed, in_own_process
+from statewise.experiments.draft_speed import DraftSpeed
 from statewise.objectives.predictors import CausalPredictor
 from statewise.run import Run
-from statewise.throughput import Speed, decode_speed, in_own_process
 
 CONTEXT = 24
 """Of the recipe path-star-small."""
@@ -47,7 +47,9 @@ def test_a_run_is_set_against_standard(run, capsys):
 
 
 def test_where_the_system_does_not_tell_memory_the_rest_is_shown(run, monkeypatch, capsys):
-    monkeypatch.setattr("statewise.throughput.in_own_process", lambda *asked: Speed(1.0, 2.0, 8.0, None, "cpu"))
+    monkeypatch.setattr(
+        "statewise.experiments.decode_speed.in_own_process", lambda *asked: Speed(1.0, 2.0, 8.0, None, "cpu")
+    )
     words = ["bench-decode", str(run), "--prefill", "4", "--decode", "3"]
     capsys.readouterr()
     assert main(words) == 0
@@ -152,6 +154,6 @@ def test_acceptance_is_counted_by_place():
 
 
 def test_a_killed_measuring_process_is_told(monkeypatch):
-    monkeypatch.setattr("statewise.throughput.decode_speed", os._exit)
+    monkeypatch.setattr("statewise.experiments.decode_speed.decode_speed", os._exit)
     with pytest.raises(ValueError, match="killed, probably for lack of memory: set --batch"):
         in_own_process(1)

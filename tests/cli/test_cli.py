@@ -15,11 +15,11 @@ from command_line import called
 from doubles import SMALL_RUN
 
 from statewise import __version__
-from statewise.building import read_recipe
 from statewise.cli import main
+from statewise.config.recipes import recipe_text
 from statewise.decoding import DECODERS
-from statewise.launch import Listener, check
-from statewise.recipes import recipe_text
+from statewise.experiments.launch import Listener, check
+from statewise.model.building import read_recipe
 from statewise.run import Run
 
 TINY = [

@@ -8,7 +8,7 @@ import pytest
 from command_line import called
 from doubles import make_run
 
-from statewise.messages import to_install
+from statewise.runtime.messages import to_install
 
 
 @pytest.fixture

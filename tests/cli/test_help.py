@@ -9,8 +9,8 @@ import pytest
 from statewise import cli
 from statewise.analysis import ANALYSES
 from statewise.cli import COMMANDS, data, main, strips
-from statewise.declarations import declared_fields
-from statewise.recipes import recipe_names
+from statewise.config.field_help import declared_fields
+from statewise.config.recipes import recipe_names
 
 BELOW = {"data": data, "strips": strips, "rides": None}
 ASKED = [

@@ -8,11 +8,11 @@ import pytest
 from command_line import called
 from doubles import SMALL_RUN, small_stories
 
-from statewise.building import read_recipe
 from statewise.cli import main
-from statewise.loading import load_model, new_model
+from statewise.config.recipes import recipe_text
+from statewise.model.building import read_recipe
+from statewise.model.loading import load_model, new_model
 from statewise.objectives.predictors import CausalPredictor
-from statewise.recipes import recipe_text
 from statewise.run import Run
 
 PROBE = ["--steps=5", "--training_sequences=40", "--sequences=20"]
@@ -77,7 +77,7 @@ def test_the_untrained_control_is_another_model_of_the_same_recipe(run):
     class Look:
         def analyze(self, subject):
             examples = subject.task.held_out(3)
-            from statewise.data import collate
+            from statewise.tasks.batches import collate
 
             others = [load() for _, load in subject.checkpoints("all")]
             for model in (subject.snapshot, subject.untrained(), *others):

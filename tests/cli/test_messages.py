@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import statewise.cli
-from statewise.messages import escaped, to_install
+from statewise.runtime.messages import escaped, to_install
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from command_line import called, refused, two_steps
 from disk import tree
 from doubles import SMALL_RUN
 
-from statewise import durable
 from statewise.cli import main
-from statewise.loading import load_model
-from statewise.overwriting import strangers
+from statewise.model.loading import load_model
 from statewise.run import FILES, Run
+from statewise.runtime import durable
+from statewise.runtime.overwriting import strangers
 from statewise.training import optim
 
 

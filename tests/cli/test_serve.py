@@ -51,7 +51,7 @@ def test_wrong_options_are_refused(run, capsys, words, message):
 
 
 def test_a_port_in_use_is_named(run, capsys):
-    from statewise.serving.server import listen
+    from statewise.deploy.serving.server import listen
 
     with listen("127.0.0.1", 0) as taken:
         taken.listen()

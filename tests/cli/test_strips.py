@@ -9,9 +9,9 @@ import pytest
 from disk import in_thread
 
 from statewise.cli import main
-from statewise.strips.learned import Learned, alone
-from statewise.strips.planner import installed
-from statewise.strips.trace_files import read_traces
+from statewise.strips.model.learned import Learned, alone
+from statewise.strips.planning.planner import installed
+from statewise.strips.trace_data.trace_files import read_traces
 
 PROBLEM = """(define (problem two) (:domain blocks) (:objects b1 b2 - block)
 (:init (ontable b1) (ontable b2) (clear b1) (clear b2) (handempty)) (:goal (on b1 b2)))"""
@@ -149,7 +149,7 @@ def test_what_was_learned_is_shown_and_verified(capsys, folder):
 
 
 def test_large_models_are_not_drawn(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("statewise.strips.pictures.MOST_DRAWN", 17)
+    monkeypatch.setattr("statewise.strips.write.pictures.MOST_DRAWN", 17)
     for against in ((), ("--against", "blocksworld:3")):
         code, out, _ = called(capsys, "show", "blocksworld:3", *against, "--out", tmp_path / "out")
         assert code == 0
@@ -395,9 +395,9 @@ def test_reproduction_goes_on_where_it_was(capsys, tmp_path, monkeypatch):
 def test_the_report_says_what_was_proven(capsys, folder, tmp_path):
     from schemas_by_hand import BLOCKSWORLD, as_schemas
 
-    from statewise.strips.domains import domain
-    from statewise.strips.learned import write_schemas
-    from statewise.strips.schemas import ground
+    from statewise.strips.model.learned import write_schemas
+    from statewise.strips.model.schemas import ground
+    from statewise.strips.trace_data.domains import domain
 
     schemas = as_schemas({**BLOCKSWORLD, "putdown": (*BLOCKSWORLD["putdown"][:2], set())})
     right = as_schemas(BLOCKSWORLD)
@@ -419,9 +419,9 @@ def ferry(tmp_path_factory):
     """A lifted model of three ports, and traces of four."""
     from schemas_by_hand import FERRY, as_schemas
 
-    from statewise.strips.domains import domain
-    from statewise.strips.learned import write_schemas
-    from statewise.strips.schemas import ground
+    from statewise.strips.model.learned import write_schemas
+    from statewise.strips.model.schemas import ground
+    from statewise.strips.trace_data.domains import domain
 
     place = tmp_path_factory.mktemp("ferry")
     schemas = as_schemas(FERRY)
@@ -629,9 +629,9 @@ def test_simplification_fails_before_it_writes(capsys, folder, ferry, tmp_path):
 @pytest.fixture
 def no_atoms(tmp_path):
     """A learned folder whose model has no atom, and accepts every trace."""
-    from statewise.strips.domains import domain
-    from statewise.strips.learned import write_model
-    from statewise.strips.model import ActionModel
+    from statewise.strips.model.learned import write_model
+    from statewise.strips.model.model import ActionModel
+    from statewise.strips.trace_data.domains import domain
 
     write_model(tmp_path / "none", domain("ferry:2x1").model.with_atoms([]), {})
     assert ActionModel.from_json((tmp_path / "none" / "model.json").read_text(), "none").atoms == ()

@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from statewise.building import read_recipe
 from statewise.cli import main, suite
-from statewise.cli.jobs import last_line, read_state, threads_of_jobs, write_state
-from statewise.cli.seeds import seeds_of
-from statewise.durable import lock
-from statewise.messages import counted
+from statewise.config.suites import Cell, read_suite, suite_given, suite_names
+from statewise.experiments.jobs import last_line, read_state, threads_of_jobs, write_state
+from statewise.experiments.seeds import seeds_of
+from statewise.model.building import read_recipe
 from statewise.run import Run, shortened
-from statewise.suites import Cell, read_suite, suite_given, suite_names
+from statewise.runtime.durable import lock
+from statewise.runtime.messages import counted
 
 SUITE = """
 about: Two tasks & <two> objectives.

@@ -11,14 +11,14 @@ from rich.text import Text
 from statewise.analysis.base import Findings
 from statewise.cli import main
 from statewise.cli.findings import save_pictures
-from statewise.cli.progress import Count, Display
-from statewise.figures import Curve, Drawing, Layer, Panel
+from statewise.experiments.progress import Count, Display
 from statewise.reporting.compare import compare
+from statewise.reporting.figures import Curve, Drawing, Layer, Panel
 from statewise.reporting.panels import training_panels
 from statewise.reporting.plots import draw_panels
 from statewise.reporting.report import write_report
 from statewise.reporting.tables import markdown_table
-from statewise.strips.model import ActionModel
+from statewise.strips.model.model import ActionModel
 
 MARKUP, FORMULA, SCRIPT = "x[/b]:smile:", r"$\frac{$", "</script><script>alert(1)</script>"
 HOSTILE = f"{MARKUP} {FORMULA} {SCRIPT} %{{y}} |"
@@ -110,7 +110,7 @@ def test_findings_with_such_labels_are_drawn(tmp_path):
 
 
 def test_pictures_of_action_models_have_such_names(tmp_path):
-    from statewise.strips.pictures import save_theta
+    from statewise.strips.write.pictures import save_theta
 
     save_theta(np.full((1, 1, 3), 0.5), tmp_path / "theta.png", [HOSTILE], [FORMULA])
     assert (tmp_path / "theta.png").stat().st_size > 1000

@@ -15,10 +15,11 @@ from command_line import called
 from disk import full, in_thread, tree, watched
 from doubles import SMALL_RUN, small_stories
 
-from statewise import durable, overwriting
-from statewise.cli import lm_eval, main, seeds
-from statewise.interop import folder_files
-from statewise.loading import load_model
+from statewise.cli import lm_eval, main
+from statewise.deploy.export import folder_files
+from statewise.experiments import seeds
+from statewise.model.loading import load_model
+from statewise.runtime import durable, overwriting
 from statewise.strips import domain, learn_exact, traces
 
 COUNTS = ("requests", "generations", "cut", "in_pieces", "without_context", "cut_prompts")

@@ -8,8 +8,8 @@ from command_line import called
 from doubles import SMALL_RUN, small_corpus, small_stories
 
 from statewise.cli import counter, main
-from statewise.messages import to_install
 from statewise.run import Run, report_of
+from statewise.runtime.messages import to_install
 
 pytest.importorskip("tokenizers")
 
@@ -67,7 +67,7 @@ def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys, monkeyp
 def test_a_perplexity_that_is_infinite_is_null_in_json(run, tmp_path, capsys, monkeypatch):
     path = tmp_path / "last.jsonl"
     path.write_text('{"text": "a cat saw the"}\n')
-    monkeypatch.setattr("statewise.zero_shot.answers.perplexity", lambda loss: float("inf"))
+    monkeypatch.setattr("statewise.evaluation.zero_shot.answers.perplexity", lambda loss: float("inf"))
     code, out, err = called(capsys, "score", run, path, "--json")
     assert code == 0, err
     assert json.loads(out, parse_constant=pytest.fail)["metrics"]["perplexity"] is None

@@ -8,12 +8,12 @@ import torch
 from doubles import VOCABULARY, MarkovPredictor, spread_weights, tiny_objective
 from torch.nn import functional as F
 
-from statewise.building import make_decoder
+from statewise.data_types import Batch
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import closing_symbol
-from statewise.infilling import fill_gaps
+from statewise.evaluation.infilling import fill_gaps
+from statewise.model.building import make_decoder
 from statewise.tasks.base import Infill
-from statewise.types import Batch
 
 CLOSING = VOCABULARY
 PROMPT, GOAL = [1, 5, 2], [4, 7]

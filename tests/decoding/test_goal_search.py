@@ -11,13 +11,13 @@ from doubles import JointPredictor, MarkovPredictor, Remembered, spread_weights,
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from statewise.building import make_decoder
+from statewise.backbones.nn.cache import SLACK
+from statewise.data_types import Completion
 from statewise.decoding.base import Request
 from statewise.decoding.goal_search import ranked
 from statewise.decoding.predictor import GoalScorer
-from statewise.nn.cache import SLACK
-from statewise.objectives.belief_predictors import GoalPredictor
-from statewise.types import Completion
+from statewise.model.building import make_decoder
+from statewise.objectives.belief_state.predictors import GoalPredictor
 
 NOTHING = np.zeros(0, np.int64)
 

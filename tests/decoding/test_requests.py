@@ -14,10 +14,10 @@ from doubles import (
     tiny_objective,
 )
 
-from statewise.building import make_decoder
-from statewise.carried_state.continuing import Continued, DraftingContinued
 from statewise.decoding.base import Request
+from statewise.decoding.continuing import Continued, DraftingContinued
 from statewise.decoding.predictor import carrier
+from statewise.model.building import make_decoder
 
 CONTEXT = 24
 END = 3

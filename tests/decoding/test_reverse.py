@@ -8,10 +8,10 @@ import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_objective
 from torch.nn import functional as F
 
-from statewise.building import make_decoder
+from statewise.data_types import Batch
 from statewise.decoding.base import Request
 from statewise.decoding.reverse import Reverse
-from statewise.types import Batch
+from statewise.model.building import make_decoder
 
 PROMPT, GOAL, END, CLOSING = [1, 5, 2], [4, 7], 3, VOCABULARY
 

@@ -17,16 +17,16 @@ from doubles import (
 )
 from scipy.stats import chisquare
 
-from statewise.building import make_decoder
-from statewise.carried_state.continuing import Continued
 from statewise.decoding.base import Request
+from statewise.decoding.continuing import Continued
 from statewise.decoding.draft_length import LENGTHS, MeasuredLength
 from statewise.decoding.drafts import FrequentTokens, PromptLookup
 from statewise.decoding.predictor import Drafter
 from statewise.decoding.reverse import Reverse
 from statewise.decoding.speculative import SpeculativeConfig
 from statewise.decoding.two_pass import TwoPass
-from statewise.powers import naming_who_has
+from statewise.model.building import make_decoder
+from statewise.model.capabilities import naming_who_has
 
 END = 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7, 2, 5, 1]]

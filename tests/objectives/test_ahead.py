@@ -5,9 +5,9 @@ import torch
 from doubles import CONTEXT, pack, random_batch, spread_weights, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
+from statewise.data_types import Batch, LacksPower
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.targets import follows, predicted, predicts, reached
-from statewise.types import Batch, LacksPower
 
 pytestmark = pytest.mark.usefixtures("float64")
 

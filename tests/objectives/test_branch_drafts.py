@@ -7,7 +7,7 @@ import pytest
 import torch
 from doubles import VOCABULARY, spread_weights, tiny_gpt, tiny_objective, tiny_recurrent
 
-from statewise.types import Batch
+from statewise.data_types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 MADE = {

@@ -22,11 +22,11 @@ from doubles import (
 from safetensors.torch import load_file, save_file
 
 from statewise.backbones import BACKBONES
-from statewise.data import collate
+from statewise.backbones.nn.cache import SLACK
+from statewise.data_types import Batch, Examples, LacksPower
 from statewise.decoding.predictor import Drafter, Traceable
-from statewise.nn.cache import SLACK
 from statewise.objectives import OBJECTIVES
-from statewise.types import Batch, Examples, LacksPower
+from statewise.tasks.batches import collate
 
 pytestmark = pytest.mark.usefixtures("float64")
 BACKBONES_OF = {

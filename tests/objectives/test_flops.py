@@ -6,9 +6,10 @@ from doubles import CONTEXT, VOCABULARY, pack, random_batch, tiny_gpt, tiny_obje
 from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.backbones.powers import Carrying
-from statewise.objectives import OBJECTIVES, pair_workers
+from statewise.data_types import Batch
+from statewise.objectives import OBJECTIVES
+from statewise.objectives.belief_state import pair_workers
 from statewise.objectives.costs import document_lengths, head_flops
-from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("attention_without_padding")
 

@@ -6,8 +6,8 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, ti
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from statewise.objectives import head_blocks
-from statewise.types import Batch
+from statewise.data_types import Batch
+from statewise.objectives.vocabulary_head import blocks as head_blocks
 
 pytestmark = pytest.mark.usefixtures("float64")
 

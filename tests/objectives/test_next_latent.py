@@ -5,9 +5,11 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
 from torch.nn import functional as F
 
-from statewise.objectives import head_blocks, head_divergence, head_loss
+from statewise.data_types import Batch
 from statewise.objectives.next_latent import NextLatentConfig
-from statewise.types import Batch
+from statewise.objectives.vocabulary_head import blocks as head_blocks
+from statewise.objectives.vocabulary_head import divergence as head_divergence
+from statewise.objectives.vocabulary_head import loss as head_loss
 
 pytestmark = pytest.mark.usefixtures("float64")
 

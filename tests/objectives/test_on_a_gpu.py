@@ -6,11 +6,12 @@ from doubles import TINY_BACKBONES, makes_sense, random_batch, tiny_objective, t
 from lightning_fabric.plugins.precision import MixedPrecision
 from torch.overrides import TorchFunctionMode
 
-from statewise.nn.attention import attend_fused
-from statewise.nn.belief_slots import SlotUpdate
-from statewise.nn.masks import Documents
-from statewise.objectives import OBJECTIVES, pair_workers, pairs
-from statewise.objectives.pair_workers import MLPWorker, Worker
+from statewise.backbones.nn.attention import attend_fused
+from statewise.backbones.nn.belief_slots import SlotUpdate
+from statewise.backbones.nn.masks import Documents
+from statewise.objectives import OBJECTIVES
+from statewise.objectives.belief_state import pair_workers, pairs
+from statewise.objectives.belief_state.pair_workers import MLPWorker, Worker
 
 HALF = (torch.bfloat16, torch.float16)
 IN_FLOAT32 = {

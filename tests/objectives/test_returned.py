@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from statewise import train
+from statewise.data_types import Loss, Part
 from statewise.objectives.next_token import NextToken
-from statewise.types import Loss, Part
 
 
 class NumberAsLoss(NextToken):
@@ -65,11 +65,11 @@ class NoPredictor(NextToken):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (NumberAsLoss, "loss() must return a statewise.types.Loss with one part or more, not float"),
-        (TensorAsLoss, "loss() must return a statewise.types.Loss with one part or more, not Tensor ()"),
-        (NoParts, "loss() must return a statewise.types.Loss with one part or more, not one without parts"),
+        (NumberAsLoss, "loss() must return a statewise.data_types.Loss with one part or more, not float"),
+        (TensorAsLoss, "loss() must return a statewise.data_types.Loss with one part or more, not Tensor ()"),
+        (NoParts, "loss() must return a statewise.data_types.Loss with one part or more, not one without parts"),
         (MatrixInPart, "as 'next_token' sums and counts, both () or (m,), not sums (3, 3) and counts ()"),
-        (PairAsPart, "as 'next_token' a statewise.types.Part of two tensors and a weight, not tuple"),
+        (PairAsPart, "as 'next_token' a statewise.data_types.Part of two tensors and a weight, not tuple"),
         (OtherCounts, "as 'next_token' sums and counts, both () or (m,), not sums () and counts (2,)"),
         (Detached, "a part with a gradient, not parts that are all detached from the weights"),
         (NoneAsCounts, "counts() must return a dict of tensors by the names of the loss's parts, not None"),

@@ -5,8 +5,8 @@ import torch
 from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_belief_slots, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
+from statewise.data_types import Batch
 from statewise.objectives.semantic_tube import bend
-from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 

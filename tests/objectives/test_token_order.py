@@ -5,12 +5,12 @@ import torch
 from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
 from torch.utils.flop_counter import FlopCounterMode
 
-from statewise.objectives import head_blocks
+from statewise.data_types import Batch
 from statewise.objectives.coming_tokens import coming_tokens
 from statewise.objectives.costs import head_flops
-from statewise.objectives.head_function import head_function
 from statewise.objectives.token_order import TokenOrderConfig
-from statewise.types import Batch
+from statewise.objectives.vocabulary_head import blocks as head_blocks
+from statewise.objectives.vocabulary_head.function import head_function
 
 pytestmark = pytest.mark.usefixtures("float64")
 

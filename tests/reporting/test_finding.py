@@ -7,10 +7,10 @@ import pytest
 from doubles import make_run
 from scipy import stats
 
+from statewise.data_types import Headline
 from statewise.reporting.compare import compare
 from statewise.reporting.report import write_report
 from statewise.run import Run
-from statewise.types import Headline
 
 
 def group(tmp_path, name, values, objective="next_token"):

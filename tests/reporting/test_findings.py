@@ -4,7 +4,7 @@ import numpy as np
 
 from statewise.analysis.base import Findings
 from statewise.cli.findings import in_order, save_pictures, tell
-from statewise.figures import Curve, Panel
+from statewise.reporting.figures import Curve, Panel
 
 
 def test_metrics_are_in_families_by_their_numbers():

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scipy import stats
 
-from statewise.figures import Curve, Look, Panel
 from statewise.reporting.compare import compare
 from statewise.reporting.comparison import letter_of
+from statewise.reporting.figures import Curve, Look, Panel
 from statewise.reporting.html import _agreed
 from statewise.reporting.multiples import MOST_GROUPS, MOST_LINES, small_multiples
 from statewise.reporting.panels import training_panels

@@ -3,8 +3,8 @@
 import pytest
 from doubles import make_run
 
-from statewise.figures import Curve
 from statewise.reporting.compare import compare
+from statewise.reporting.figures import Curve
 from statewise.reporting.report import write_report
 from statewise.reporting.sweeps import sweep_panels
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers.enumeration import enumerate_features
 
-from statewise.strips.domains import domain
-from statewise.strips.model import ActionModel
-from statewise.strips.random_traces import Traces, traces
-from statewise.strips.schemas import Schema, ground
+from statewise.strips.model.model import ActionModel
+from statewise.strips.model.schemas import Schema, ground
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import Traces, traces
 
 
 def schema(pre: dict, add: dict, delete: dict) -> Schema:

@@ -5,13 +5,13 @@ import time
 import pytest
 from doubles import lives
 
-from statewise.strips import planner as planner_module
-from statewise.strips.domains import domain
-from statewise.strips.metrics import problem_solving
-from statewise.strips.model import Action, ActionModel
-from statewise.strips.pddl import Problem, write_pddl
-from statewise.strips.planner import PLANNERS, PlannerTimeout, find_plan, installed
-from statewise.strips.planning import Plan, UnmatchedGoal, plan
+from statewise.strips.model.model import Action, ActionModel
+from statewise.strips.pddl.pddl import Problem, write_pddl
+from statewise.strips.planning import planner as planner_module
+from statewise.strips.planning.metrics import problem_solving
+from statewise.strips.planning.planner import PLANNERS, PlannerTimeout, find_plan, installed
+from statewise.strips.planning.plans import Plan, UnmatchedGoal, plan
+from statewise.strips.trace_data.domains import domain
 
 
 def stacked(blocks=2):
@@ -70,8 +70,8 @@ def test_a_plan_that_only_the_learned_model_allows_is_told_apart():
 
 
 def test_a_problem_read_from_pddl_is_checked_by_the_validator_as_well(tmp_path, monkeypatch):
-    from statewise.strips import planning as plan_module
-    from statewise.strips.pddl import read_problem
+    from statewise.strips.pddl.pddl import read_problem
+    from statewise.strips.planning import plans as plan_module
 
     task = stacked()
     write_pddl(task.domain.model, tmp_path / "d.pddl", "blocks", problem=task)
@@ -79,7 +79,7 @@ def test_a_problem_read_from_pddl_is_checked_by_the_validator_as_well(tmp_path, 
     asked = []
 
     def spy(files, actions):
-        from statewise.strips.pddl import validated
+        from statewise.strips.pddl.pddl import validated
 
         asked.append((files, actions, validated(files, actions)))
         return asked[-1][-1]
@@ -197,8 +197,8 @@ def breadth_first(monkeypatch):
                     waiting.append(after)
         return None
 
-    monkeypatch.setattr("statewise.strips.planning.find_plan", search)
-    monkeypatch.setattr("statewise.strips.planning.chosen", lambda name: name)
+    monkeypatch.setattr("statewise.strips.planning.plans.find_plan", search)
+    monkeypatch.setattr("statewise.strips.planning.plans.chosen", lambda name: name)
 
 
 BLOCKS = domain("blocksworld:3").model

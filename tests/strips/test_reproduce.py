@@ -9,14 +9,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from statewise.json_files import check
+from statewise.runtime.json_files import check
 from statewise.strips import reproduction as module
-from statewise.strips.domains import domain
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.random_traces import traces
+from statewise.strips.neural.settings import Attempt, Settings
 from statewise.strips.reproduction import EXPERIMENTS, MAX_LENGTH, RECORD, SIZES, Cell, reproduce, run_cell
 from statewise.strips.reproduction_report import reproduction_text
-from statewise.strips.settings import Attempt, Settings
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces
 
 
 def cells(name, draws=1):
@@ -64,7 +64,7 @@ def test_a_name_tells_what_is_unusual():
 @pytest.fixture
 def quick(monkeypatch):
     """Few test traces, few steps."""
-    from statewise.strips import settings
+    from statewise.strips.neural import settings
 
     monkeypatch.setattr(module, "TEST", 200)
     few = {"steps": 700, "learning_rate": 0.05, "check_every": 50, "stay": 1}
@@ -95,7 +95,7 @@ def test_a_cell_draws_learns_and_measures(quick):
 
 
 def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
-    from statewise.strips import learning
+    from statewise.strips.neural import learning
 
     class SeenError(Exception):
         pass
@@ -122,7 +122,7 @@ def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
 
 
 def test_the_paper_s_protocol_has_more_steps_and_no_stall_rule(monkeypatch, tmp_path):
-    from statewise.strips import learning
+    from statewise.strips.neural import learning
 
     class SeenError(Exception):
         pass

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from statewise.strips import pictures
-from statewise.strips.domains import domain
-from statewise.strips.model import Action, ActionModel
-from statewise.strips.pictures import ABSENT, EXCESS, MISSING
-from statewise.strips.schemas import Schema, schema_lines
-from statewise.strips.showing import (
+from statewise.strips.model.model import Action, ActionModel
+from statewise.strips.model.schemas import Schema, schema_lines
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.write import pictures
+from statewise.strips.write.pictures import ABSENT, EXCESS, MISSING
+from statewise.strips.write.showing import (
     parse_trace,
     save_attention,
     save_model,

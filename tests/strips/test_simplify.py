@@ -7,14 +7,14 @@ from product_search import product_search, real_search
 from rewritten import flipped, split, with_needless_adds
 from schemas_by_hand import FERRY, as_schemas
 
-from statewise.strips import simplification
-from statewise.strips.domains import Domain, domain
-from statewise.strips.learned import schemas_as_json
-from statewise.strips.metrics import syntactic
-from statewise.strips.model import Action, ActionModel, bits
-from statewise.strips.schemas import Schema, ground
-from statewise.strips.simplification import before_simplification, simplify, write_simplified
-from statewise.strips.verification import verify
+from statewise.strips.model.learned import schemas_as_json
+from statewise.strips.model.model import Action, ActionModel, bits
+from statewise.strips.model.schemas import Schema, ground
+from statewise.strips.planning.metrics import syntactic
+from statewise.strips.trace_data.domains import Domain, domain
+from statewise.strips.verification import simplification
+from statewise.strips.verification.simplification import before_simplification, simplify, write_simplified
+from statewise.strips.verification.verification import verify
 
 
 def random_model(seed: int) -> ActionModel:

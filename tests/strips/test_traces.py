@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from statewise.strips import domains
-from statewise.strips.domains import FAMILIES, Domain, domain
-from statewise.strips.model import ActionModel
-from statewise.strips.random_traces import SPLITS, Traces, traces, with_noise
+from statewise.strips.model.model import ActionModel
+from statewise.strips.trace_data import domains
+from statewise.strips.trace_data.domains import FAMILIES, Domain, domain
+from statewise.strips.trace_data.random_traces import SPLITS, Traces, traces, with_noise
 
 SPECS = ["simple", "blocksworld:2", "blocksworld:3", "ferry:2x1", "ferry:2x2", "gripper:1", "hanoi:2", "miconic:2x1"]
 

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from product_search import product_search, real_search
 from rewritten import flipped, permuted, split, two_of_three, with_needless_adds
 
-from statewise.strips import containment, verification
-from statewise.strips.containment import contained, implied
-from statewise.strips.domains import Domain, domain
-from statewise.strips.heads import heads
-from statewise.strips.model import Action, ActionModel, bits
-from statewise.strips.verification import Verdict, difference_on, verify
+from statewise.strips.model.heads import heads
+from statewise.strips.model.model import Action, ActionModel, bits
+from statewise.strips.trace_data.domains import Domain, domain
+from statewise.strips.verification import containment, verification
+from statewise.strips.verification.containment import contained, implied
+from statewise.strips.verification.verification import Verdict, difference_on, verify
 
 
 @st.composite

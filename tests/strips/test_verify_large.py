@@ -9,16 +9,16 @@ from product_search import product_search, real_search
 from rewritten import two_of_three
 from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
-from statewise.strips import verification
-from statewise.strips.cut_off import cut_off, shape_of
-from statewise.strips.domains import Domain, domain
-from statewise.strips.heads import heads
-from statewise.strips.lifted import sorts_of
-from statewise.strips.model import ActionModel
-from statewise.strips.pair_proof import PairBound, after, closed, pairs_of_states, together
-from statewise.strips.schemas import Schema, arguments, ground
-from statewise.strips.search import Limits
-from statewise.strips.verification import verify
+from statewise.strips.model.heads import heads
+from statewise.strips.model.model import ActionModel
+from statewise.strips.model.schemas import Schema, arguments, ground
+from statewise.strips.neural.lifted import sorts_of
+from statewise.strips.trace_data.domains import Domain, domain
+from statewise.strips.verification import verification
+from statewise.strips.verification.cut_off import cut_off, shape_of
+from statewise.strips.verification.pair_proof import PairBound, after, closed, pairs_of_states, together
+from statewise.strips.verification.search import Limits
+from statewise.strips.verification.verification import verify
 
 ARITIES = {"p": 0, "q": 1, "r": 1, "s": 2}
 KINDS = ("pre", "add", "delete")

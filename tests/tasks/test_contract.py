@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from doubles import small_corpus, small_stories
 
+from statewise.data_types import Completion
 from statewise.tasks import TASKS
 from statewise.tasks.base import World
-from statewise.types import Completion
 
 
 @pytest.fixture

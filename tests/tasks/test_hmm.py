@@ -10,16 +10,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from statewise.analysis.compression import Compression, CompressionConfig
+from statewise.analysis.world_models.compression import Compression, CompressionConfig
 from statewise.cli import main
-from statewise.data import Stream, collate
-from statewise.evaluation import teacher_forced
+from statewise.data_types import Examples
+from statewise.evaluation.evaluate import teacher_forced
 from statewise.tasks import TASKS
+from statewise.tasks.batches import Stream, collate
 from statewise.tasks.hmm import files
 from statewise.tasks.hmm.beliefs import distinct, finite, levels
 from statewise.tasks.hmm.expression import process
 from statewise.tasks.hmm.process import Process, factor
-from statewise.types import Examples
 
 Hmm = TASKS["hmm"]
 

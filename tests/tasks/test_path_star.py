@@ -8,10 +8,10 @@ from doubles import MarkovPredictor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.building import make_decoder
-from statewise.evaluation import complete
+from statewise.data_types import Completion
+from statewise.evaluation.evaluate import complete
+from statewise.model.building import make_decoder
 from statewise.tasks.path_star import PathStar, PathStarConfig
-from statewise.types import Completion
 
 
 @st.composite

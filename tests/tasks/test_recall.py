@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from statewise.data import collate
+from statewise.data_types import Completion
+from statewise.tasks.batches import collate
 from statewise.tasks.recall import Recall, RecallConfig
-from statewise.types import Completion
 
 
 def task(**fields):

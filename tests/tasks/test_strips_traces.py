@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from statewise.strips.domains import domain
-from statewise.strips.random_traces import Traces, traces
-from statewise.strips.trace_files import write_traces
+from statewise.data_types import Completion, Examples
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.trace_files import write_traces
 from statewise.tasks.strips_traces import StripsTraces, StripsTracesConfig
-from statewise.types import Completion, Examples
 
 
 def make(**fields):

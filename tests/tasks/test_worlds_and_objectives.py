@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from statewise.building import read_recipe
-from statewise.data import Stream
-from statewise.loading import new_model
+from statewise.config.recipes import recipe_text
+from statewise.model.building import read_recipe
+from statewise.model.loading import new_model
 from statewise.objectives import OBJECTIVES
-from statewise.recipes import recipe_text
+from statewise.tasks.batches import Stream
 
 CITY = [
     "--task.rows=5",

@@ -183,7 +183,7 @@ import sys
 from datetime import timedelta
 import torch
 from torch import distributed
-from statewise.launch import _disband
+from statewise.experiments.launch import _disband
 
 class Trainer:
     pass

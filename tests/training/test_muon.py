@@ -6,9 +6,9 @@ import pytest
 import torch
 from doubles import TINY_BACKBONES, tiny_objective
 
+from statewise.config.trainer import TrainerConfig
 from statewise.objectives import OBJECTIVES
 from statewise.training import muon
-from statewise.training.config import TrainerConfig
 from statewise.training.muon import Muon, hidden_matrices
 from statewise.training.optim import make_optimizer
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from doubles import tiny_objective
 
-from statewise.training.config import TrainerConfig
+from statewise.config.trainer import TrainerConfig
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
 from statewise.training.schedule import Schedule
 

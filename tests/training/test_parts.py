@@ -6,9 +6,9 @@ step, as large as AdamW's epsilon and no larger than the rounding of its parts; 
 import pytest
 import torch
 
-from statewise.building import make_objective, make_task, read_recipe
-from statewise.data import Stream
-from statewise.recipes import recipe_text
+from statewise.config.recipes import recipe_text
+from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.tasks.batches import Stream
 from statewise.training.optim import make_optimizer
 
 FLAGS = ["--backbone.width=16", "--backbone.layers=2", "--backbone.heads=2", "--task.held_out_graphs=10"]

@@ -8,10 +8,10 @@ import torch
 from doubles import small_corpus
 from safetensors.torch import load_file
 
-from statewise.building import read_recipe
 from statewise.cli import main
-from statewise.launch import Listener, resume, train
-from statewise.recipes import recipe_text
+from statewise.config.recipes import recipe_text
+from statewise.experiments.launch import Listener, resume, train
+from statewise.model.building import read_recipe
 from statewise.run import Run
 from statewise.training import checkpoint as checkpoints
 from statewise.training.sharding import read

@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from statewise.building import read_recipe
-from statewise.launch import Listener, resume, train
-from statewise.loading import load_model
+from statewise.config.recipes import recipe_text
+from statewise.experiments.launch import Listener, resume, train
+from statewise.model.building import read_recipe
+from statewise.model.loading import load_model
 from statewise.objectives import OBJECTIVES
-from statewise.recipes import recipe_text
 from statewise.run import Run
 from statewise.training import sharding
 from statewise.training.checkpoint import join_weights, load_training
@@ -47,7 +47,7 @@ FAILING = {
     "part of a checkpoint": (1, "statewise.run.checkpoint.write_atomically"),
     "checkpoint": (0, "statewise.training.checkpoint.save"),
     "metrics": (0, "statewise.run.Run.log"),
-    "data": (1, "statewise.launch.new_model"),
+    "data": (1, "statewise.experiments.launch.new_model"),
 }
 """What fails in tests, the process in which it does, and the function."""
 

@@ -12,12 +12,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from statewise.backbones import BACKBONES, two_stream
-from statewise.building import make_objective, make_task, read_recipe
-from statewise.data import Stream
-from statewise.nn.stream_attention import attend_dense
+from statewise.backbones.nn.stream_attention import attend_dense
+from statewise.config.recipes import recipe_text
+from statewise.data_types import sent
+from statewise.model.building import make_objective, make_task, read_recipe
 from statewise.objectives import OBJECTIVES
-from statewise.recipes import recipe_text
-from statewise.types import sent
+from statewise.tasks.batches import Stream
 
 TINY = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=2"]
 

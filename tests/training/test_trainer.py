@@ -22,17 +22,17 @@ from safetensors.torch import load_file
 import statewise
 from statewise.backbones import BACKBONES
 from statewise.backbones.gpt import GPTConfig
-from statewise.building import read_recipe
-from statewise.cli.progress import record_line, total_steps
-from statewise.data import Stream
-from statewise.launch import Listener, resume, train
-from statewise.loading import load_model, new_model
+from statewise.config.recipes import recipe_text
+from statewise.data_types import NotFinite
+from statewise.experiments.launch import Listener, resume, train
+from statewise.experiments.progress import record_line, total_steps
+from statewise.model.building import read_recipe
+from statewise.model.loading import load_model, new_model
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
-from statewise.recipes import recipe_text
 from statewise.run import Run
+from statewise.tasks.batches import Stream
 from statewise.training.trainer import Trainer
-from statewise.types import NotFinite
 
 TINY = [
     *SMALL_RUN,
@@ -244,7 +244,7 @@ def test_accumulated_parts_give_the_gradient_of_the_whole(tmp_path):
 def test_it_stops_when_solved_and_keeps_the_best(tmp_path):
     recipe = tiny("--trainer.steps=40", "--trainer.evaluate_every=5")
     experiment_values = iter([0.2, 0.995, 0.9, 0.995, 0.992, 1.0])
-    import statewise.model as module
+    import statewise.model.model as module
 
     original = module.Model.evaluate
 
@@ -301,8 +301,8 @@ def test_a_loss_that_is_not_finite_at_once_is_not_put_down_to_the_learning_rate(
 
 def test_weights_that_are_not_finite_after_the_first_step_may_be_of_the_learning_rate(tmp_path, monkeypatch):
     model = new_model(tiny("--trainer.checkpoint_every=1", "--trainer.evaluate_every=1"))
-    monkeypatch.setattr("statewise.launch.new_model", lambda recipe: model)
-    monkeypatch.setattr("statewise.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
+    monkeypatch.setattr("statewise.experiments.launch.new_model", lambda recipe: model)
+    monkeypatch.setattr("statewise.model.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
     breaking = Listener(step=lambda step: next(model.objective.parameters()).data.fill_(float("inf")))
     with pytest.raises(NotFinite, match=r"step 1: the weights \S+ are not finite; .* Try a lower learning rate"):
         train(model.recipe, tmp_path / "run", listener=breaking)
@@ -310,13 +310,13 @@ def test_weights_that_are_not_finite_after_the_first_step_may_be_of_the_learning
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     model = new_model(tiny())
-    monkeypatch.setattr("statewise.launch.new_model", lambda recipe: model)
+    monkeypatch.setattr("statewise.experiments.launch.new_model", lambda recipe: model)
 
     def break_one(step):
         if step == 10:
             next(model.objective.parameters()).data[0] = float("inf")
 
-    monkeypatch.setattr("statewise.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
+    monkeypatch.setattr("statewise.model.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
     with pytest.raises(NotFinite, match=r"step 10: the weights \S+ are not finite; .*the last .* that of step 5"):
         train(model.recipe, tmp_path / "run", listener=Listener(step=break_one))
     run = Run.open(tmp_path / "run")
@@ -335,7 +335,7 @@ class Evaluated(NamedTuple):
 def test_an_evaluation_that_comes_to_nothing_is_neither_the_best_nor_solved(tmp_path, monkeypatch):
     values = iter([0.5, float("nan"), 0.4, 0.3])
     monkeypatch.setattr(
-        "statewise.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": next(values), "loss": 1.0})
+        "statewise.model.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": next(values), "loss": 1.0})
     )
     with pytest.raises(NotFinite, match=r"step 10: the metric 'path_accuracy' is nan; .*the last .* that of step 5"):
         train(tiny("--trainer.evaluate_every=5", "--trainer.stop_when_solved=true"), tmp_path / "run")
@@ -551,7 +551,7 @@ def test_the_report_needs_the_data_no_second_time(tmp_path):
 
 def test_resuming_from_an_older_checkpoint_forgets_a_best_that_is_gone(tmp_path):
     values = iter([0.5, 0.4, 0.6, 0.3, 0.2, 0.15, 0.1, 0.05, 0.04, 0.03])
-    import statewise.model as module
+    import statewise.model.model as module
 
     original = module.Model.evaluate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statewise.tables import Table
+from statewise.config.registry import Table
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Analysis
@@ -19,27 +19,27 @@ ANALYSES: Table[Analysis] = Table(
             "how much of the answer the model decodes from the state after the prompt alone",
         ),
         "belief-dynamics": (
-            "statewise.analysis.belief_dynamics:BeliefDynamics",
+            "statewise.analysis.beliefs.dynamics:BeliefDynamics",
             "whether learned dynamics, rolled along tokens, follow Bayes' rule (next_latent on task hmm)",
         ),
         "belief-geometry": (
-            "statewise.analysis.belief_geometry:BeliefGeometry",
+            "statewise.analysis.beliefs.geometry:BeliefGeometry",
             "whether a linear map finds the exact belief in the states (task hmm)",
         ),
         "compression": (
-            "statewise.analysis.compression:Compression",
+            "statewise.analysis.world_models.compression:Compression",
             "whether prefixes that lead to the same state have the same continuations",
         ),
         "detours": (
-            "statewise.analysis.detours:Detours",
+            "statewise.analysis.world_models.detours:Detours",
             "whether sequences still reach their end if other tokens replace some of the model's",
         ),
         "distinction": (
-            "statewise.analysis.distinction:Distinction",
+            "statewise.analysis.world_models.distinction:Distinction",
             "whether prefixes that lead to different states have different continuations",
         ),
         "dynamics-accuracy": (
-            "statewise.analysis.dynamics_accuracy:DynamicsAccuracy",
+            "statewise.analysis.beliefs.dynamics_accuracy:DynamicsAccuracy",
             "accuracy of answers from learned dynamics alone, by length, beside the backbone's (next_latent)",
         ),
         "effective-rank": (
@@ -55,7 +55,7 @@ ANALYSES: Table[Analysis] = Table(
             "when the prediction stream of two streams learns to attend to its own input",
         ),
         "future-probe": (
-            "statewise.analysis.probes:FutureProbe",
+            "statewise.analysis.probes.probes:FutureProbe",
             "which later tokens a probe decodes from the belief state",
         ),
         "gradient-ratio": (
@@ -63,15 +63,15 @@ ANALYSES: Table[Analysis] = Table(
             "how much gradient of later losses each stream of a position receives",
         ),
         "inductive-bias": (
-            "statewise.analysis.inductive_bias:InductiveBias",
+            "statewise.analysis.world_models.inductive_bias:InductiveBias",
             "whether functions learned from few examples are functions of the true state",
         ),
         "map": (
-            "statewise.analysis.map:MapReconstruction",
+            "statewise.analysis.world_models.map:MapReconstruction",
             "the street map implied by a model's rides, with a drawing",
         ),
         "prompt-probe": (
-            "statewise.analysis.probes:PromptProbe",
+            "statewise.analysis.probes.probes:PromptProbe",
             "which tokens of the prompt a probe decodes from the state after it",
         ),
         "restricted-state": (
@@ -87,7 +87,7 @@ ANALYSES: Table[Analysis] = Table(
             "the carried state of belief slots over a sequence, and how much it lowers the loss",
         ),
         "world-probe": (
-            "statewise.analysis.probes:WorldProbe",
+            "statewise.analysis.probes.probes:WorldProbe",
             "whether a probe decodes the task's true state from the belief state",
         ),
     },

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.beliefs import states_of
+from statewise.analysis.beliefs.beliefs import states_of
 from statewise.analysis.sentences import percent
-from statewise.bounds import bounded
+from statewise.data_types import Completion, Examples
 from statewise.decoding.predictor import future_reader
-from statewise.figures import Curve, Panel
-from statewise.messages import counted
-from statewise.progress import announced
-from statewise.types import Completion, Examples
+from statewise.reporting.figures import Curve, Panel
+from statewise.runtime.bounds import bounded
+from statewise.runtime.messages import counted
+from statewise.runtime.progress import announced
 
 BLOCK = 256
 """States read at a time."""

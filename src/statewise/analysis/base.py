@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from statewise.data_types import Batch, Completion, Examples
 from statewise.decoding.predictor import Predictor
-from statewise.figures import Drawing, Panel
-from statewise.messages import short
+from statewise.reporting.figures import Drawing, Panel
+from statewise.runtime.messages import short
 from statewise.tasks.base import Task
-from statewise.types import Batch, Completion, Examples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ class Snapshot:
     remember: Callable[[str, Callable[[], np.ndarray]], np.ndarray] = recompute
     """`remember(key, make)`: the array cached under `key`, else the result of `make()`, which is then cached."""
     activations: Callable[[Batch, Sequence[str]], dict[str, Tensor]] = no_names
-    """`activations(batch, names)`: named activations, (B, T, ...) each; see `statewise.activations.read`."""
+    """`activations(batch, names)`: named activations, (B, T, ...) each; see `statewise.objectives.activations.read`."""
 
 
 @dataclass(frozen=True)

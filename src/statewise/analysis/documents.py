@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from statewise.types import Examples
+from statewise.data_types import Examples
 
 
 def documents(examples: Examples) -> Iterator[np.ndarray]:

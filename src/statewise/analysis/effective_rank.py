@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.bounds import bounded
-from statewise.data import blocks, collate
-from statewise.figures import Curve, Panel
+from statewise.reporting.figures import Curve, Panel
+from statewise.runtime.bounds import bounded
+from statewise.tasks.batches import blocks, collate
 
 NEGLIGIBLE = 1e-12
 """Smaller singular values are dropped."""

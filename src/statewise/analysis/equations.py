@@ -13,9 +13,9 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
-from statewise.bounds import bounded
-from statewise.figures import Curve, Panel
-from statewise.types import Completion
+from statewise.data_types import Completion
+from statewise.reporting.figures import Curve, Panel
+from statewise.runtime.bounds import bounded
 
 
 @dataclass(frozen=True)

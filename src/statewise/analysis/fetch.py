@@ -13,12 +13,12 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
-from statewise.bounds import bounded
-from statewise.data import blocks, collate, rows_at_once
+from statewise.data_types import Examples, LacksPower
 from statewise.decoding.predictor import Fetcher
-from statewise.figures import Curve, Panel, over_steps
-from statewise.scoring import score_batch
-from statewise.types import Examples, LacksPower
+from statewise.evaluation.scoring import score_batch
+from statewise.reporting.figures import Curve, Panel, over_steps
+from statewise.runtime.bounds import bounded
+from statewise.tasks.batches import blocks, collate, rows_at_once
 
 ROWS = 4
 """Sequences processed at a time, fewer if the vocabulary is large."""

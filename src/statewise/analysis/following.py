@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from statewise.data import rows_at_once
+from statewise.data_types import Examples
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Sample, SampleConfig
-from statewise.progress import announced
-from statewise.types import Examples
+from statewise.runtime.progress import announced
+from statewise.tasks.batches import rows_at_once
 
 ROWS = 1024
 """Continuations processed at a time, fewer if their logits would be too large."""

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.beliefs.smoothing import smoothed
 from statewise.analysis.documents import documents
-from statewise.analysis.smoothing import smoothed
-from statewise.bounds import bounded
+from statewise.data_types import LacksPower, in_float64
 from statewise.decoding.predictor import Predictor, Traceable
-from statewise.figures import Panel
-from statewise.progress import announced
+from statewise.reporting.figures import Panel
+from statewise.runtime.bounds import bounded
+from statewise.runtime.progress import announced
 from statewise.tasks.base import Task
-from statewise.types import LacksPower, in_float64
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.beliefs.smoothing import smoothed
 from statewise.analysis.documents import positions
-from statewise.analysis.smoothing import smoothed
-from statewise.bounds import bounded
-from statewise.data import blocks, collate, rows_at_once
+from statewise.data_types import LacksPower
 from statewise.decoding.predictor import Predictor, StateLimiter
-from statewise.figures import Panel
-from statewise.messages import counted
-from statewise.scoring import score_batch
+from statewise.evaluation.scoring import score_batch
+from statewise.reporting.figures import Panel
+from statewise.runtime.bounds import bounded
+from statewise.runtime.messages import counted
 from statewise.tasks.base import Task
-from statewise.types import LacksPower
+from statewise.tasks.batches import blocks, collate, rows_at_once
 
 ROWS = 16
 """Sequences processed at a time, fewer if the vocabulary is large."""

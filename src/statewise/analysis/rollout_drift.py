@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
-from statewise.bounds import bounded
-from statewise.data import blocks, collate, rows_at_once
+from statewise.data_types import Batch
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
-from statewise.figures import Curve, Panel
+from statewise.reporting.figures import Curve, Panel
+from statewise.runtime.bounds import bounded
 from statewise.tasks.base import Task
-from statewise.types import Batch
+from statewise.tasks.batches import blocks, collate, rows_at_once
 
 ROWS = 16
 """Sequences read at a time."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.bounds import bounded
-from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.predictor import carrier
-from statewise.figures import Curve, Panel
-from statewise.scoring import score_batch
+from statewise.evaluation.scoring import score_batch
+from statewise.reporting.figures import Curve, Panel
+from statewise.runtime.bounds import bounded
+from statewise.tasks.batches import blocks, collate, rows_at_once
 
 ROWS = 16
 """Sequences processed at a time, fewer if the vocabulary is large."""

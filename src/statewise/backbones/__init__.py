@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from statewise.tables import Table
+from statewise.config.registry import Table
 
 if TYPE_CHECKING:
     from statewise.backbones.base import Backbone

@@ -13,9 +13,9 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.nn.cache import Cache
-from statewise.nn.initialisation import Init
-from statewise.types import Batch, Hidden
+from statewise.backbones.nn.cache import Cache
+from statewise.backbones.nn.initialisation import Init
+from statewise.data_types import Batch, Hidden
 
 
 class Backbone(nn.Module, ABC):

@@ -20,6 +20,11 @@ from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
+from statewise.backbones.nn.belief_slots import Pooling, SlotUpdate, make_injection
+from statewise.backbones.nn.hooks import Hookable, HookPoint
+from statewise.backbones.nn.lanes import Lanes
+from statewise.backbones.nn.masks import Documents
+from statewise.backbones.nn.slot_cache import GroupedCache, SlotCache
 from statewise.backbones.powers import (
     AcrossRows,
     Carrying,
@@ -30,14 +35,9 @@ from statewise.backbones.powers import (
     check_kept,
     last_columns,
 )
-from statewise.bounds import bounded, unset
-from statewise.carried_state.protocol import MOST_PASSES, StateProtocol
-from statewise.nn.belief_slots import Pooling, SlotUpdate, make_injection
-from statewise.nn.hooks import Hookable, HookPoint
-from statewise.nn.lanes import Lanes
-from statewise.nn.masks import Documents
-from statewise.nn.slot_cache import GroupedCache, SlotCache
-from statewise.types import Batch, Continuation, Hidden
+from statewise.data_types import Batch, Continuation, Hidden
+from statewise.decoding.carried_state import MOST_PASSES, StateProtocol
+from statewise.runtime.bounds import bounded, unset
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
-from statewise.carried_state.protocol import StateProtocol
-from statewise.nn.cache import Cache
-from statewise.types import Batch, Hidden
+from statewise.backbones.nn.cache import Cache
+from statewise.data_types import Batch, Hidden
+from statewise.decoding.carried_state import StateProtocol
 
 PROMPT_POSITIONS = 4096
 """Positions of prompts read at a time, counted over rows and streams. This bounds a pass's memory besides keys and

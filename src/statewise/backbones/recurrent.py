@@ -17,14 +17,14 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.nn.cache import SLACK, PlaceStore
+from statewise.backbones.nn.embedding import TokenEmbedding
+from statewise.backbones.nn.hooks import Hookable, HookPoint
+from statewise.backbones.nn.initialisation import Init, check_init, draw_normal, init_weights
+from statewise.backbones.nn.matrix import Matrix
 from statewise.backbones.powers import Branch, Branching, Counted
-from statewise.bounds import bounded
-from statewise.nn.cache import SLACK, PlaceStore
-from statewise.nn.embedding import TokenEmbedding
-from statewise.nn.hooks import Hookable, HookPoint
-from statewise.nn.initialisation import Init, check_init, draw_normal, init_weights
-from statewise.nn.matrix import Matrix
-from statewise.types import Batch, Hidden
+from statewise.data_types import Batch, Hidden
+from statewise.runtime.bounds import bounded
 
 
 @dataclass(frozen=True)

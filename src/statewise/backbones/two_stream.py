@@ -18,6 +18,18 @@ from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.gpt import GPTConfig
+from statewise.backbones.nn.attention import attend
+from statewise.backbones.nn.block import FeedForward
+from statewise.backbones.nn.embedding import TokenEmbedding
+from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
+from statewise.backbones.nn.initialisation import init_weights
+from statewise.backbones.nn.masks import Documents
+from statewise.backbones.nn.matrix import Matrix
+from statewise.backbones.nn.norm import make_norm
+from statewise.backbones.nn.rotary import rotary_angles, split_heads
+from statewise.backbones.nn.stream_attention import attend_streams
+from statewise.backbones.nn.stream_cache import StreamCache
+from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach, may_read, on_device, own_columns, stream_mask
 from statewise.backbones.powers import (
     Counted,
     Fetching,
@@ -30,20 +42,8 @@ from statewise.backbones.powers import (
     prompt_parts,
     read_in_parts,
 )
-from statewise.bounds import bounded
-from statewise.nn.attention import attend
-from statewise.nn.block import FeedForward
-from statewise.nn.embedding import TokenEmbedding
-from statewise.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
-from statewise.nn.initialisation import init_weights
-from statewise.nn.masks import Documents
-from statewise.nn.matrix import Matrix
-from statewise.nn.norm import make_norm
-from statewise.nn.rotary import rotary_angles, split_heads
-from statewise.nn.stream_attention import attend_streams
-from statewise.nn.stream_cache import StreamCache
-from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, on_device, own_columns, stream_mask
-from statewise.types import Batch, Hidden
+from statewise.data_types import Batch, Hidden
+from statewise.runtime.bounds import bounded
 
 SCORES = 2**24
 """Attention scores that are written out at a time where single weights are asked for."""

@@ -8,11 +8,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from statewise import processes
 from statewise.cli.commands import dispatch
 from statewise.cli.others import others_escaped
-from statewise.messages import in_words, say
-from statewise.types import NotFinite
+from statewise.data_types import NotFinite
+from statewise.runtime import launchers as processes
+from statewise.runtime.messages import in_words, say
 
 COMMANDS = {
     "list": "name all tasks, objectives, backbones, decoders, analyses and recipes",

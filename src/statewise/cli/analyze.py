@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from statewise.cli.arguments import Parser, pairs
 from statewise.cli.commands import listed
 from statewise.cli.counter import shown_progress
-from statewise.json_files import printable
-from statewise.messages import say
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Analysis
@@ -40,8 +40,8 @@ def run(words: list[str]) -> int:
 
     if {"-h", "--help"} & set(words):
         _parser().print_help()
-        from statewise.config import lines_of
-        from statewise.declarations import declared_fields
+        from statewise.config.field_help import declared_fields
+        from statewise.config.recipe import lines_of
 
         for name in words:
             if name in _described() or ":" in name:
@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
 
     from statewise.cli.findings import as_plain_data, claimed, save, save_pictures, tell
     from statewise.cli.reports import if_writable
-    from statewise.loading import load_model
+    from statewise.model.loading import load_model
 
     model = load_model(options.run, options.checkpoint, options.device)
     assert model.run is not None
@@ -94,7 +94,7 @@ def options_of(words: Sequence[str]) -> tuple[argparse.Namespace, Analysis]:
     options, rest = _parser().split(words)
     if options.overwrite and options.out is None:
         raise ValueError("--overwrite replaces files in --out, which is not given; those in the run are always renewed")
-    from statewise.building import make_analysis
+    from statewise.model.building import make_analysis
 
     return options, make_analysis(options.analysis, **pairs(rest))
 

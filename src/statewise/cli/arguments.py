@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from statewise.bounds import LARGEST
-from statewise.messages import cut_words, say, suggestion
+from statewise.runtime.bounds import LARGEST
+from statewise.runtime.messages import cut_words, say, suggestion
 
 PATHS = {"FILE": "file", "DIR": "folder", "PATH": "file or folder", "OUT.npy": "file", "OUT.jsonl": "file"}
 """Placeholders of options whose values are paths."""

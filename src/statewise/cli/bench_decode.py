@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.json_files import printable
-from statewise.messages import say
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -56,10 +56,10 @@ def run(words: list[str]) -> int:
     batch = options.batch or 16
 
     from statewise.backbones.baseline import HasStandard
-    from statewise.loading import model_of_run
+    from statewise.experiments.decode_speed import in_own_process
+    from statewise.model.loading import model_of_run
     from statewise.reporting.tables import text_table
     from statewise.run import Run
-    from statewise.throughput import in_own_process
 
     opened = Run.open(Path(options.run))
     recipe: dict[str, Any] = dict(opened.recipe())
@@ -112,8 +112,8 @@ def _median(values: list[Any]) -> Any:
 
 
 def _drafts(options: Any) -> int:
-    from statewise.cli.draft_speed import draft_lengths, draft_speeds, draft_table, two_pass_speeds
-    from statewise.loading import load_model
+    from statewise.experiments.draft_speed import draft_lengths, draft_speeds, draft_table, two_pass_speeds
+    from statewise.model.loading import load_model
 
     lengths, batch = draft_lengths(options.draft), options.batch or 1
     given = {name: getattr(options, name) for name in ("drafter", "temperature", "draft_vocabulary")}

@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 
 def dispatch(
@@ -25,7 +25,7 @@ def dispatch(
             say(f"\n{text}")
         return 0 if words else 2
     if words[0] not in commands:
-        from statewise.config import unknown
+        from statewise.config.recipe import unknown
 
         raise ValueError(unknown(f"{program.removeprefix('statewise')} command".strip(), words[0], commands))
     module = words[0].replace("-", "_")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, above
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -52,8 +52,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(words)
 
-    from statewise.cli import seeds
-    from statewise.cli.defaults import declared_defaults
+    from statewise.experiments import seeds
+    from statewise.model.defaults import declared_defaults
     from statewise.reporting.compare import compare
     from statewise.reporting.html import missing
     from statewise.reporting.report import claimed, write_report

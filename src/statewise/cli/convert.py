@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.messages import say
 from statewise.run import Run
+from statewise.runtime.messages import say
 
 DESCRIPTION = """Makes a run of a checkpoint of the State-Prediction Separation paper's code (sps).
 
@@ -41,9 +41,9 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
     out = Path(options.out)
 
-    from statewise import conversion
-    from statewise.building import read_recipe
-    from statewise.loading import keep_model, new_model
+    from statewise.deploy.export import sps_checkpoint as conversion
+    from statewise.model.building import read_recipe
+    from statewise.model.loading import keep_model, new_model
     from statewise.tasks.corpus.folder import Corpus
 
     with Run.claimed(out, options.overwrite):

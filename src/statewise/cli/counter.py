@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from statewise.messages import say, say_in_place
-from statewise.progress import Work, listening
+from statewise.runtime.messages import say, say_in_place
+from statewise.runtime.progress import Work, listening
 
 SILENT_SECONDS = 2.0
 """Nothing is shown of what takes no longer."""

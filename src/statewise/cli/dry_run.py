@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from statewise.json_files import printable
+from statewise.runtime.json_files import printable
 
 if TYPE_CHECKING:
-    from statewise.dry_run import Plan
+    from statewise.experiments.dry_run import Plan
 
 NOT_KNOWN = "not known"
 Rows = Sequence[tuple[str, str]]

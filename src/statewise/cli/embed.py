@@ -8,9 +8,9 @@ from pathlib import Path
 
 from statewise.cli.arguments import Parser
 from statewise.cli.counter import shown_progress
-from statewise.json_files import read_json
-from statewise.messages import say
-from statewise.overwriting import check_file, check_files, claimed_files, json_with
+from statewise.runtime.json_files import read_json
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import check_file, check_files, claimed_files, json_with
 
 SHOWN = 10
 """Maximum number of omitted sequences that are listed."""
@@ -75,8 +75,8 @@ def run(words: list[str]) -> int:
         return facts.exists() and "offsets" in read_json(facts, {})
 
     with claimed_files(out.parent, names, check, options.overwrite, {offsets.name: has_offsets}) as scratch:
-        from statewise.durable import write_array, write_atomically
-        from statewise.loading import load_model
+        from statewise.model.loading import load_model
+        from statewise.runtime.durable import write_array, write_atomically
 
         model = load_model(options.run, options.checkpoint, options.device)
         assert model.checkpoint is not None

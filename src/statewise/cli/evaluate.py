@@ -10,25 +10,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_targets
 from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
-from statewise.durable import replacing
-from statewise.json_files import printable
-from statewise.messages import say
-from statewise.overwriting import claimed_file
-from statewise.progress import announced
+from statewise.data_types import Evaluation, Examples
+from statewise.decoding.carried_state import PROTOCOLS, Asked, ask_each, seeing_targets
+from statewise.evaluation.token_losses import token_losses
 from statewise.run import Run, evaluation_of, evaluation_on, named, report_of
+from statewise.runtime.durable import replacing
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import claimed_file
+from statewise.runtime.progress import announced
 from statewise.tasks import TASKS
-from statewise.token_losses import token_losses
-from statewise.types import Evaluation, Examples
 
 if TYPE_CHECKING:
     import numpy as np
 
     from statewise.decoding.base import Decoder
-    from statewise.model import Model
+    from statewise.model.model import Model
     from statewise.tasks.base import Task
 
 
@@ -72,7 +72,7 @@ def _evaluate(
     losses_file: Path | None,
 ) -> int:
     """Evaluates, prints, and writes the report and the losses."""
-    from statewise.loading import load_model
+    from statewise.model.loading import load_model
 
     model = load_model(options.run, options.checkpoint, options.device)
     if options.fills:
@@ -90,7 +90,7 @@ def _evaluate(
 
     keep = keep_losses if options.losses else None
     if options.comprehensive:
-        from statewise.carried_state.whole_texts import evaluate_whole_texts
+        from statewise.evaluation.whole_documents import evaluate_whole_texts
 
         with shown_progress(), model.asking() as predictor:
             found = {
@@ -139,7 +139,7 @@ def report_name(options: argparse.Namespace, by: tuple[str, str] | None, how: Ma
 def decoder_of(options: argparse.Namespace) -> tuple[Decoder, dict[str, Any]]:
     """The decoder that the options name; and if it is not greedy its name, and its fields that differ from their
     defaults. Raises `ValueError` for unknown names, fields and values."""
-    from statewise.building import make_decoder
+    from statewise.model.building import make_decoder
 
     decoder = make_decoder(options.decoder, **options.fields)
     if options.decoder == GREEDY:
@@ -258,7 +258,7 @@ def _show(
 ) -> int:
     """Prints the report and writes it into the run; `asked`: evaluations by protocol; `by`: the option and value of
     another held-out set; `how`: see `decoder_of`."""
-    from statewise.evaluation import report
+    from statewise.evaluation.evaluate import report
     from statewise.reporting.tables import baselines_table, metrics_table, number, text_table
 
     protocols = {protocol: found.metrics for protocol, found in (asked or {}).items()}
@@ -336,10 +336,10 @@ def _other_held_out(words: Sequence[str], task: str | None) -> dict[str, str]:
 def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
     """Prints and reports the likelihood of the sequences in a file that `fill` wrote."""
     from statewise.cli.fill import read
-    from statewise.infilling import referee
+    from statewise.data_types import LacksPower
+    from statewise.evaluation.infilling import referee
     from statewise.reporting.tables import metrics_table
     from statewise.tasks.base import RunningText
-    from statewise.types import LacksPower
 
     found = read(path)
     with shown_progress(), model.asking() as predictor:

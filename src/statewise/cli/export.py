@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
-from statewise.messages import say
 from statewise.run import Run
+from statewise.runtime.messages import say
 
 DESCRIPTION = """Writes the model of a run in a format that other libraries load.
 
@@ -31,8 +31,8 @@ def run(words: list[str]) -> int:
     out = Path(options.out)
     Run.open(Path(options.run))
 
-    from statewise.interop.export import claimed, export
-    from statewise.loading import load_model
+    from statewise.deploy.export.export import claimed, export
+    from statewise.model.loading import load_model
 
     with claimed(out, options.to, options.overwrite):
         model = load_model(options.run, options.checkpoint, "cpu")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, at_least, pairs
-from statewise.json_files import TEXT, Shape, check, loads, one_of
-from statewise.messages import say
+from statewise.runtime.json_files import TEXT, Shape, check, loads, one_of
+from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
-    from statewise.infilling import Filled
+    from statewise.evaluation.infilling import Filled
 
 TITLE = "filling"
 KEYS = ("prompt", "completion", "goal", "original")
@@ -68,11 +68,11 @@ def run(words: list[str]) -> int:
     if options.free_length and options.unconditional:
         raise ValueError("--unconditional implies free length: omit --free-length")
 
-    from statewise.building import make_decoder
     from statewise.decoding.reverse import Reverse
-    from statewise.infilling import fill_gaps, gaps, goal_text
-    from statewise.ledger import Ledger
-    from statewise.loading import load_model
+    from statewise.evaluation.infilling import fill_gaps, gaps, goal_text
+    from statewise.model.building import make_decoder
+    from statewise.model.loading import load_model
+    from statewise.runtime.ledger import Ledger
 
     decoder = make_decoder(options.decoder, **pairs(rest))
     how = Reverse(decoder) if options.reverse else decoder
@@ -106,8 +106,8 @@ def run(words: list[str]) -> int:
 
 def read(path: Path) -> list[Filled]:
     """The lines of such a file. Raises `ValueError` with file and line."""
-    from statewise.infilling import Filled
-    from statewise.tasks.lines import Problems, read_lines
+    from statewise.evaluation.infilling import Filled
+    from statewise.tasks.own_files.lines import Problems, read_lines
 
     found, problems = [], Problems(path)
     for number, line in read_lines(path):

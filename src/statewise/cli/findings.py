@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.durable import write_atomically
-from statewise.json_files import json_bytes
-from statewise.messages import say
-from statewise.overwriting import check_files, claimed_files, json_with
+from statewise.runtime.durable import write_atomically
+from statewise.runtime.json_files import json_bytes
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import check_files, claimed_files, json_with
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings
@@ -38,8 +38,9 @@ def _plain(value: Any) -> Any:
 
 
 def claimed(folder: Path, name: str, overwrite: bool) -> AbstractContextManager[Path]:
-    """A claim on a report and its pictures, which are one unit, in `folder` (`statewise.overwriting`), and the place
-    for them. Raises `FileExistsError` if one of its files exists, unless `overwrite` is set and its report is there."""
+    """A claim on a report and its pictures, which are one unit, in `folder` (`statewise.runtime.overwriting`), and the
+    place for them. Raises `FileExistsError` if one of its files exists, unless `overwrite` is set and its report is
+    there."""
     names = [f"{name}{end}" for end in (".json", *PICTURES)]
 
     def check() -> None:

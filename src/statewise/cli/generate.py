@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.cli.commands import listed
 from statewise.cli.counter import shown_progress
-from statewise.declarations import declared_fields
+from statewise.config.field_help import declared_fields
 from statewise.decoding import DECODERS
-from statewise.json_files import printable
-from statewise.messages import escaped, say
-from statewise.overwriting import check_file
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import escaped, say
+from statewise.runtime.overwriting import check_file
 
 if TYPE_CHECKING:
+    from statewise.data_types import Completion
     from statewise.tasks.base import Task
-    from statewise.types import Completion
 
 
 def _decoder_options() -> str:
@@ -99,8 +99,8 @@ def run(words: list[str]) -> int:
     if options.save_state is not None:
         check_file(Path(options.save_state), options.overwrite, "--save-state")  # before the model is loaded
 
-    from statewise.building import make_decoder, make_search
-    from statewise.loading import load_model
+    from statewise.model.building import make_decoder, make_search
+    from statewise.model.loading import load_model
 
     # Wrong options fail before the model is loaded.
     decoder = (make_decoder if options.candidates is None else make_search)(options.decoder, **fields)
@@ -114,8 +114,8 @@ def run(words: list[str]) -> int:
     if carried:
         if options.goal is not None:
             raise ValueError("a goal and a carried state do not go together: omit either")
-        from statewise.carried_state import kept_state
-        from statewise.carried_state.continuing import continue_generation
+        from statewise.decoding import kept_state
+        from statewise.decoding.continuing import continue_generation
 
         if options.state is not None and not options.prompt:  # read now, since --save-state may replace the file
             kept = kept_state.read(Path(options.state), model.fingerprint())

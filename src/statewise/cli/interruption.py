@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from statewise.cli.arguments import Parser, above, at_least, not_below
 from statewise.cli.counter import shown_progress
-from statewise.json_files import json_bytes, printable
-from statewise.messages import say
-from statewise.overwriting import check_derived
+from statewise.runtime.json_files import json_bytes, printable
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import check_derived
 
 KEY = "STATEWISE_JUDGE_KEY"
 
@@ -65,12 +65,12 @@ def run(words: list[str]) -> int:
             "--url is missing: the base URL of an OpenAI-compatible server, such as http://localhost:8000/v1"
         )
 
-    from statewise.durable import write_atomically
-    from statewise.judging.client import ChatJudge
-    from statewise.judging.pairs import checksum, read_pairs
-    from statewise.judging.protocol import INSTRUCTIONS, NEEDED, facts, judge, read_instructions
-    from statewise.judging.summary import as_text, summarise
-    from statewise.ledger import Ledger
+    from statewise.evaluation.judging.client import ChatJudge
+    from statewise.evaluation.judging.pairs import checksum, read_pairs
+    from statewise.evaluation.judging.protocol import INSTRUCTIONS, NEEDED, facts, judge, read_instructions
+    from statewise.evaluation.judging.summary import as_text, summarise
+    from statewise.runtime.durable import write_atomically
+    from statewise.runtime.ledger import Ledger
 
     a, b, out = Path(options.a), Path(options.b), Path(options.out)
     if out.resolve() in (a.resolve(), b.resolve()):

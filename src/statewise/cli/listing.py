@@ -8,11 +8,11 @@ from statewise.analysis import ANALYSES
 from statewise.backbones import BACKBONES
 from statewise.cli.arguments import Parser
 from statewise.cli.commands import listed
+from statewise.config.recipes import recipe_names, recipe_summary
+from statewise.config.registry import Table
 from statewise.decoding import DECODERS
-from statewise.messages import say
 from statewise.objectives import OBJECTIVES
-from statewise.recipes import recipe_names, recipe_summary
-from statewise.tables import Table
+from statewise.runtime.messages import say
 from statewise.tasks import TASKS
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
-from statewise.durable import write_atomically
-from statewise.messages import say
-from statewise.overwriting import claimed_file
+from statewise.runtime.durable import write_atomically
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import claimed_file
 
 DESCRIPTION = """Scores a run on benchmarks of lm-evaluation-harness (extra `eval`) and writes a report into the run.
 
@@ -59,15 +59,15 @@ def run(words: list[str]) -> int:
 
 def _report(options: argparse.Namespace) -> tuple[dict[str, Any], str, Path | None]:
     """The report, as JSON too, and where it is in the run."""
+    from statewise.evaluation.zero_shot import harness
     from statewise.run import Run
-    from statewise.zero_shot import harness
 
     Run.open(Path(options.run))  # a mistyped run fails before benchmarks are loaded
     folder = None if options.include_path is None else Path(options.include_path)
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
     benchmarks = harness.find(names, folder)
 
-    from statewise.loading import load_model
+    from statewise.model.loading import load_model
     from statewise.tasks.base import running_text
 
     model = load_model(options.run, options.checkpoint, options.device)

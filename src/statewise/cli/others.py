@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from statewise.messages import escaped, say
+from statewise.runtime.messages import escaped, say
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 DESCRIPTION = """Shows runs of one task token by token: what each model predicts and holds, beside what is true.
 
@@ -40,7 +40,7 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
     path = None if options.export is None else Path(options.export)
 
-    from statewise.playground.recording import claimed, export, same_task
+    from statewise.deploy.playground.recording import claimed, export, same_task
 
     if path is not None:
         with claimed(path, options.overwrite):
@@ -53,6 +53,6 @@ def run(words: list[str]) -> int:
     models = serve.models_of(named, options.checkpoint, options.device)
     same_task(models)
     server = serve.server_module()
-    from statewise.serving.settings import Settings
+    from statewise.deploy.serving.settings import Settings
 
     return serve.start(models, Settings(), server.listen("127.0.0.1", options.port), show=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
-    from statewise.model import Model
+    from statewise.model.model import Model
 
 
 def keep_report(model: Model, name: str, content: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above, at_least
-from statewise.json_files import printable
-from statewise.messages import say
-from statewise.overwriting import claimed_file
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import claimed_file
 
 if TYPE_CHECKING:
-    from statewise.analysis.map import MapSettings
+    from statewise.analysis.world_models.map import MapSettings
+    from statewise.data_types import Examples
     from statewise.tasks.manhattan.task import Manhattan
-    from statewise.types import Examples
 
 DESCRIPTION = """Reads rides, one `ORIGIN DESTINATION turn ... end` per line, gzipped or not.
 
@@ -30,7 +30,7 @@ rides imply, with its plot; rides that never end are left out and counted. Witho
 
 def run(words: list[str]) -> int:
     """Runs the command."""
-    from statewise.analysis.map import MapSettings
+    from statewise.analysis.world_models.map import MapSettings
 
     parser = Parser("rides", DESCRIPTION)
     parser.add_argument("action", choices=["check", "map"])
@@ -98,7 +98,7 @@ def _read(options: argparse.Namespace) -> tuple[Manhattan, Examples, list[int]]:
 
 
 def _map(options: argparse.Namespace, settings: MapSettings) -> int:
-    from statewise.analysis.map import findings
+    from statewise.analysis.world_models.map import findings
     from statewise.cli.findings import as_plain_data, save, tell
 
     task, rides, _ = _read(options)
@@ -122,7 +122,7 @@ def _check(options: argparse.Namespace, labels: Path | None) -> int:
     checked = task.check(rides)
     named = [VERDICTS[verdict] for verdict in checked.verdicts]
     if labels is not None:
-        from statewise.durable import write_atomically
+        from statewise.runtime.durable import write_atomically
 
         rows = [f"{line - 1},{name},{moves}" for line, name, moves in zip(lines, named, checked.moves.tolist())]
         write_atomically(labels, ("\n".join(["line,label,moves", *rows]) + "\n").encode())

@@ -9,8 +9,8 @@ from pathlib import Path
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
-from statewise.json_files import printable
-from statewise.messages import say
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
 
 DESCRIPTION = """Answers the questions in a file by likelihood. The file holds JSON lines of one kind:
 
@@ -31,16 +31,16 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
 
-    from statewise.zero_shot.questions import read_questions
+    from statewise.evaluation.zero_shot.questions import read_questions
 
     path = Path(options.file)
     questions = read_questions(path, options.num)  # errors come before the model is loaded
 
-    from statewise.loading import load_model
+    from statewise.evaluation.zero_shot.answers import answer
+    from statewise.model.loading import load_model
     from statewise.reporting.tables import metrics_table
     from statewise.run import report_of
     from statewise.tasks.base import running_text
-    from statewise.zero_shot.answers import answer
 
     model = load_model(options.run, options.checkpoint, options.device)
     with model.asking() as predictor, shown_progress():

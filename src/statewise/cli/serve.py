@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statewise.cli.arguments import Parser, above, at_least
-from statewise.messages import say, short, to_install
+from statewise.runtime.messages import say, short, to_install
 
 if TYPE_CHECKING:
-    from statewise.serving.served import Served
-    from statewise.serving.settings import Settings
+    from statewise.deploy.serving.served import Served
+    from statewise.deploy.serving.settings import Settings
 
 KEY = "STATEWISE_SERVE_KEY"
 
@@ -78,7 +78,7 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
 
     server = server_module()
-    from statewise.serving.settings import Settings
+    from statewise.deploy.serving.settings import Settings
 
     if key is None and not options.no_auth and not server.is_loopback(options.host):
         raise ValueError(
@@ -97,8 +97,8 @@ def run(words: list[str]) -> int:
 
 def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Served]:
     """The models of runs by name."""
-    from statewise.loading import load_model
-    from statewise.serving.served import Served
+    from statewise.deploy.serving.served import Served
+    from statewise.model.loading import load_model
 
     return [Served(name, load_model(run, checkpoint, device)) for name, run in named.items()]
 
@@ -106,7 +106,7 @@ def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Serve
 def check_drafts(models: Sequence[Served], settings: Settings) -> None:
     """Says which models decode without drafts although these are wanted. Raises `ValueError` if all do."""
     from statewise.decoding.predictor import drafter
-    from statewise.serving.drafting import may_draft
+    from statewise.deploy.serving.drafting import may_draft
 
     without = [one for one in models if settings.draft != 0 and not may_draft(one.predictor, settings.drafter)]
     if without and len(without) == len(models):
@@ -119,7 +119,7 @@ def check_drafts(models: Sequence[Served], settings: Settings) -> None:
 def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *, show: bool) -> int:
     """Serves models and the playground at a bound socket until a signal; `show`: opens the browser. Returns the exit
     code."""
-    from statewise.playground.routes import OPEN_PATHS, routes
+    from statewise.deploy.playground.routes import OPEN_PATHS, routes
 
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -141,7 +141,7 @@ def _open(url: str) -> None:
 def server_module() -> Any:
     """The module. Raises `ValueError` without its extra."""
     try:
-        from statewise.serving import server
+        from statewise.deploy.serving import server
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client", "h11"):
             raise

@@ -7,14 +7,14 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from statewise.cli import cluster, seeds
 from statewise.cli.arguments import Parser
-from statewise.cli.jobs import read_state
-from statewise.cli.progress import duration, total_steps
-from statewise.json_files import printable
-from statewise.messages import say
+from statewise.experiments import cluster, seeds
+from statewise.experiments.jobs import read_state
+from statewise.experiments.progress import duration, total_steps
 from statewise.reporting.tables import fitted_tables
 from statewise.run import Run, with_name
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
 
 DESCRIPTION = """Shows how far a run, the runs of several seeds, or a suite are, wherever they run.
 

@@ -18,18 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.cli import cluster
+from statewise.cli import cluster_options
 from statewise.cli.arguments import Parser, at_least
-from statewise.cli.jobs import Job, read_state, run_jobs, statewise, threads_of_jobs
-from statewise.cli.progress import duration
-from statewise.cli.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
-from statewise.durable import lock, write_all, write_atomically
-from statewise.messages import counted, in_words, say
+from statewise.config.suites import Cell, Suite, read_suite, suite_given, suite_names
+from statewise.experiments import cluster
+from statewise.experiments.jobs import Job, read_state, run_jobs, statewise, threads_of_jobs
+from statewise.experiments.progress import duration
+from statewise.experiments.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
 from statewise.run import Run, check_checkpoint
-from statewise.suites import Cell, Suite, read_suite, suite_given, suite_names
+from statewise.runtime.durable import lock, write_all, write_atomically
+from statewise.runtime.messages import counted, in_words, say
 
 if TYPE_CHECKING:
-    from statewise.config import Recipe
+    from statewise.config.recipe import Recipe
     from statewise.reporting.suite import SuiteReport, SuiteRun
 
 MARK = b"# A copy, by `statewise suite`, of the suite whose runs are in this folder.\n"
@@ -110,9 +111,9 @@ def run(words: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
     parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
-    cluster.add_options(parser)
+    cluster_options.add_options(parser)
     options = parser.parse_args(words)
-    asked = cluster.settings(options)
+    asked = cluster_options.settings(options)
     text, source = suite_given(options.suite)
     whole = suite = read_suite(text, source)
     seeds = parse(options.seeds) if options.seeds is not None else parse(suite.seeds, f"{source}: seeds")
@@ -174,8 +175,8 @@ def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
     if `commands` for such on its runs that do not parse."""
     import torch
 
-    from statewise.building import check_analysis, make_objective, make_task, read_recipe
     from statewise.cli import analyze, evaluate
+    from statewise.model.building import check_analysis, make_objective, make_task, read_recipe
     from statewise.training.machine import choose_device
 
     found, tasks = {}, {}
@@ -354,7 +355,7 @@ def _reports(cell: Cell) -> dict[str, dict[str, Any] | None]:
 
 def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], jobs: int) -> int:
     """Prints the number of runs, and the time of training measured on this machine by a step of each."""
-    from statewise.dry_run import make_plan, task_data
+    from statewise.experiments.dry_run import make_plan, task_data
     from statewise.reporting.tables import text_table
 
     left = [one for one in planned if not one.finished_by(one.state()[0])]

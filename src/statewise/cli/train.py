@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from statewise import processes
-from statewise.cli import cluster
+from statewise.cli import cluster_options
 from statewise.cli.arguments import Parser, at_least
-from statewise.config import KINDS
-from statewise.messages import in_words, say
+from statewise.config.recipe import KINDS
+from statewise.runtime import launchers as processes
+from statewise.runtime.messages import in_words, say
 
 if TYPE_CHECKING:
-    from statewise.config import Recipe
-    from statewise.launch import Listener
-    from statewise.tables import Table
+    from statewise.config.recipe import Recipe
+    from statewise.config.registry import Table
+    from statewise.experiments.launch import Listener
 
 DESCRIPTION = """Trains a run from a recipe, or resumes one.
 
@@ -63,7 +63,7 @@ def run(words: list[str]) -> int:
         if options.out is None:
             raise ValueError("--out is missing: the directory of the new run")
         _begin(f"{source} into {options.out}")
-    from statewise.building import read_recipe
+    from statewise.model.building import read_recipe
 
     recipe = read_recipe(text, flags, source)
     if options.print_config:
@@ -72,9 +72,9 @@ def run(words: list[str]) -> int:
     if options.dry_run:
         return _dry_run(recipe, options)
     if options.seeds is not None:
-        from statewise.cli import seeds
+        from statewise.experiments import seeds
 
-        asked = cluster.settings(options)
+        asked = cluster_options.settings(options)
         if any(flag.partition("=")[0] == "--seed" for flag in flags):
             raise ValueError("give --seed or --seeds, not both")
 
@@ -83,7 +83,7 @@ def run(words: list[str]) -> int:
             seeds.check_same(out, recipe, numbers)
             return seeds.resume(out, options.jobs, asked)
         return seeds.train(recipe, out, numbers, options.jobs, options.overwrite, asked)
-    from statewise.launch import train, train_or_resume
+    from statewise.experiments.launch import train, train_or_resume
 
     def work(listener: Listener) -> Any:
         if options.resume_if_there:
@@ -95,7 +95,7 @@ def run(words: list[str]) -> int:
 
 def _refuse_for_one(options: argparse.Namespace, instead: str) -> None:
     """Raises `ValueError` for options that a single run would ignore."""
-    given = [*cluster.given(options), *(["--jobs"] if options.jobs != 1 else [])]
+    given = [*cluster_options.given(options), *(["--jobs"] if options.jobs != 1 else [])]
     if given:
         raise ValueError(f"{given[0]} is for the runs of --seeds: {instead}")
 
@@ -103,7 +103,7 @@ def _refuse_for_one(options: argparse.Namespace, instead: str) -> None:
 def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
     """Prints what a run will need."""
     from statewise.cli.dry_run import as_json, as_text
-    from statewise.dry_run import make_plan, random_data, task_data
+    from statewise.experiments.dry_run import make_plan, random_data, task_data
 
     if options.vocabulary is not None:
         data = random_data(recipe, options.vocabulary, options.length)
@@ -147,7 +147,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--jobs", type=at_least(1), default=1, metavar="N", help="with --seeds: parallel runs (default: 1)"
     )
-    cluster.add_options(parser)
+    cluster_options.add_options(parser)
     parser.add_argument("--print_config", action="store_true", help="print the resolved recipe and exit")
     parser.add_argument(
         "--dry-run", action="store_true", help="print parameters, FLOPs, memory and time; writes nothing"
@@ -163,7 +163,7 @@ def _parser() -> Parser:
 
 def _recipe(options: argparse.Namespace) -> tuple[str | bytes, str]:
     """The recipe's YAML and its source."""
-    from statewise.recipes import recipe_at, recipe_given, recipe_names
+    from statewise.config.recipes import recipe_at, recipe_given, recipe_names
 
     if (options.recipe is None) == (options.config is None):
         raise ValueError(
@@ -184,7 +184,7 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
             "may be given with it, and no recipe or --out; to change something "
             f"begin a run of its own: train --config {shlex.quote(options.resume)} ... --out NEW"
         )
-    from statewise.cli import seeds
+    from statewise.experiments import seeds
 
     folder = Path(options.resume)
     if seeds.is_group(folder):
@@ -192,14 +192,14 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
             raise ValueError(f"--checkpoint needs a single run: resume {folder}/seed-... by itself")
         if flags:
             raise ValueError(f"{flags[0].partition('=')[0]} needs a single run: resume {folder}/seed-... by itself")
-        return seeds.resume(folder, options.jobs, cluster.settings(options))
+        return seeds.resume(folder, options.jobs, cluster_options.settings(options))
     if (folder / "recipe.yaml").is_file() and seeds.is_begun(folder):
         raise FileNotFoundError(
             f"{folder} holds no runs yet: its creation was interrupted; run the command that created it again"
         )
     _refuse_for_one(options, f"{folder} does not hold several")
     _begin(f"resuming {folder}")
-    from statewise.launch import resume
+    from statewise.experiments.launch import resume
 
     return _watched(
         lambda listener: resume(folder, checkpoint=options.checkpoint or "last", flags=flags, listener=listener), folder
@@ -208,7 +208,7 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
 
 def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
     """Runs `work(listener)` with a display; says how to resume if a signal stopped it."""
-    from statewise.cli.progress import Display
+    from statewise.experiments.progress import Display
 
     with Display() as display:
         outcome = work(display.listener)
@@ -232,9 +232,9 @@ def _help(parser: Parser, options: argparse.Namespace, flags: list[str]) -> int:
     if options.recipe is None and options.config is None:
         return 0
     from statewise.backbones import BACKBONES, with_cells
-    from statewise.config import field_help
+    from statewise.config.recipe import field_help
+    from statewise.config.recipes import recipe_fields
     from statewise.objectives import OBJECTIVES
-    from statewise.recipes import recipe_fields
     from statewise.tasks import TASKS
 
     tables: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}

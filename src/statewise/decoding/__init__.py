@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statewise.tables import Table
+from statewise.config.registry import Table
 
 if TYPE_CHECKING:
     from statewise.decoding.base import Decoder

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from statewise.data_types import Completion
 from statewise.decoding.predictor import Predictor
-from statewise.progress import announced
-from statewise.types import Completion
+from statewise.runtime.progress import announced
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from statewise.bounds import bounded
+from statewise.data_types import Completion, in_float64
 from statewise.decoding.base import Request, Search
 from statewise.decoding.continuations import Continuations, choices, highest
 from statewise.decoding.predictor import Predictor
-from statewise.progress import announced
-from statewise.types import Completion, in_float64
+from statewise.runtime.bounds import bounded
+from statewise.runtime.progress import announced
 
 
 @dataclass(frozen=True)

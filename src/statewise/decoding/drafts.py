@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.data_types import in_float64
 from statewise.decoding.predictor import Drafter
-from statewise.types import in_float64
 
 Choose = Callable[[Tensor, int, Tensor | None], Tensor]
 """From the logits (B, V) of a drafted place and its number, from 0, to tokens (B,), as the decoder would choose them at

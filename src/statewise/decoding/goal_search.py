@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.bounds import bounded, unset
+from statewise.data_types import Completion
 from statewise.decoding.base import Request, Search
 from statewise.decoding.beam import Beam, BeamConfig
 from statewise.decoding.continuations import Continuations, choices, highest
 from statewise.decoding.predictor import GoalScorer, Predictor, goal_scorer
-from statewise.progress import announced
-from statewise.types import Completion
+from statewise.runtime.bounds import bounded, unset
+from statewise.runtime.progress import announced
 
 
 @dataclass(frozen=True)

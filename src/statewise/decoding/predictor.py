@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from statewise.carried_state.protocol import StateProtocol
-from statewise.types import Batch, Hidden, LacksPower
+from statewise.data_types import Batch, Hidden, LacksPower
+from statewise.decoding.carried_state import StateProtocol
 
 if TYPE_CHECKING:
     from torch import Tensor

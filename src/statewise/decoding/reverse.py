@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from statewise.data_types import Completion
 from statewise.decoding.base import Decoder, Request, Search
 from statewise.decoding.predictor import Predictor, goal_scorer, reversible
-from statewise.types import Completion
 
 
 class Reverse(Search):

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.bounds import bounded
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.noise import NoiseAhead, gumbel
 from statewise.decoding.predictor import Predictor, start_conditioned
-from statewise.progress import announced
+from statewise.runtime.bounds import bounded
+from statewise.runtime.progress import announced
 
 LEAST_TEMPERATURE = 1e-100
 """By which any logit can be divided in float64."""

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.bounds import bounded, unset
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.drafts import Draft, DraftSource, FrequentTokens, ModelDrafts, PromptLookup
 from statewise.decoding.noise import NoiseAhead
 from statewise.decoding.predictor import Predictor, drafter, start_conditioned
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
+from statewise.runtime.bounds import bounded, unset
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from statewise.bounds import unset
+from statewise.data_types import Batch
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.drafts import ModelDrafts
 from statewise.decoding.predictor import Predictor, drafter
 from statewise.decoding.speculative import Choices, Speculative, SpeculativeConfig, gain
-from statewise.types import Batch
+from statewise.runtime.bounds import unset
 
 
 class TwoPass(Decoder):

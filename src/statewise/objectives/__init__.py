@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statewise.tables import Table
+from statewise.config.registry import Table
 
 if TYPE_CHECKING:
     from statewise.objectives.base import Objective
@@ -16,7 +16,7 @@ OBJECTIVES: Table[Objective] = Table(
     {
         "next_token": ("statewise.objectives.next_token:NextToken", "cross-entropy of the next token (GPT)"),
         "belief_state": (
-            "statewise.objectives.belief_state:BeliefState",
+            "statewise.objectives.belief_state.objective:BeliefState",
             "next and previous tokens of every prefix-suffix pair (BST)",
         ),
         "joint_multi_token": (

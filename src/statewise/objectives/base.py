@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.powers import AcrossRows, Phased
+from statewise.data_types import Batch, Loss, Part, Plan
 from statewise.decoding.predictor import Predictor
 from statewise.objectives.returned import check_loss
-from statewise.types import Batch, Loss, Part, Plan
 
 
 class Objective(nn.Module, ABC):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statewise.types import Batch
+from statewise.data_types import Batch
 
 
 class ComingTokens(NamedTuple):

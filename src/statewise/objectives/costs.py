@@ -9,7 +9,7 @@ import numpy as np
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.powers import Counted
-from statewise.types import Batch
+from statewise.data_types import Batch
 
 
 def document_lengths(batch: Batch) -> Counter[int]:

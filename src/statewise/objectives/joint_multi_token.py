@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import BackboneFactory
+from statewise.backbones.nn.initialisation import Init, check_init, init_weights
+from statewise.backbones.nn.masks import causal_bias
+from statewise.backbones.nn.norm import make_norm
+from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter
-from statewise.nn.initialisation import Init, check_init, init_weights
-from statewise.nn.masks import causal_bias
-from statewise.nn.norm import make_norm
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import head_flops, token_flops
-from statewise.objectives.head_loss import head_loss
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing
 from statewise.objectives.targets import (
     AheadConfig,
@@ -33,7 +33,7 @@ from statewise.objectives.targets import (
     reached_columns,
     token_targets,
 )
-from statewise.types import Batch, Hidden, Loss, Part
+from statewise.objectives.vocabulary_head.loss import head_loss
 
 MOST_HEADS = 4
 """Maximum number of attention heads in Fetch."""

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.base import BackboneFactory
-from statewise.bounds import bounded
+from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.multi_token import MultiToken, MultiTokenConfig
 from statewise.objectives.targets import follows, reached
-from statewise.types import Batch, Loss, Part
+from statewise.runtime.bounds import bounded
 
 
 @dataclass(frozen=True)

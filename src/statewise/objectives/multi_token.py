@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import BackboneFactory
+from statewise.backbones.nn.cache import Cache, PlaceStore
 from statewise.backbones.powers import Branch, Branching, last_columns, read_in_parts
+from statewise.data_types import Batch, Hidden, LacksPower, Loss, Part
 from statewise.decoding.predictor import Drafter
-from statewise.nn.cache import Cache, PlaceStore
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import document_flops, head_flops, token_flops
-from statewise.objectives.head_loss import head_loss
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, head_predictor
 from statewise.objectives.targets import (
     AheadConfig,
@@ -31,7 +31,7 @@ from statewise.objectives.targets import (
     reached_columns,
     token_targets,
 )
-from statewise.types import Batch, Hidden, LacksPower, Loss, Part
+from statewise.objectives.vocabulary_head.loss import head_loss
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.bounds import bounded, unset
+from statewise.backbones.nn.initialisation import Init, check_init, init_weights
+from statewise.backbones.nn.matrix import Matrix
+from statewise.backbones.nn.norm import RMSNorm, make_norm
+from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
-from statewise.nn.initialisation import Init, check_init, init_weights
-from statewise.nn.matrix import Matrix
-from statewise.nn.norm import RMSNorm, make_norm
-from statewise.objectives import head_divergence
 from statewise.objectives.base import Measured
 from statewise.objectives.costs import head_flops, token_flops
-from statewise.objectives.head_loss import fits_whole, head_loss
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing, head_predictor
 from statewise.objectives.targets import (
     ahead_targets,
@@ -40,7 +38,9 @@ from statewise.objectives.targets import (
     token_loss,
     token_targets,
 )
-from statewise.types import Batch, Hidden, Loss, Part
+from statewise.objectives.vocabulary_head import divergence as head_divergence
+from statewise.objectives.vocabulary_head.loss import fits_whole, head_loss
+from statewise.runtime.bounds import bounded, unset
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.powers import readouts
+from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import token_flops
-from statewise.objectives.head_loss import head_loss
 from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.objectives.targets import token_targets
-from statewise.types import Batch, Loss, Part
+from statewise.objectives.vocabulary_head.loss import head_loss
 
 
 @dataclass(frozen=True)

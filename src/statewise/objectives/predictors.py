@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
+from statewise.backbones.nn.cache import Cache
+from statewise.backbones.nn.uses import recorded_uses
 from statewise.backbones.powers import (
     Carrying,
     Fetching,
@@ -24,13 +26,11 @@ from statewise.backbones.powers import (
     last_columns,
     read_prompt,
 )
-from statewise.carried_state.protocol import StateProtocol
+from statewise.data_types import Batch, Hidden
+from statewise.decoding.carried_state import StateProtocol
 from statewise.decoding.predictor import Carrier, Fetcher, Predictor, StateLimiter, Traceable, Traced
-from statewise.nn.cache import Cache
-from statewise.nn.uses import recorded_uses
-from statewise.objectives.head_blocks import product_dtype
 from statewise.objectives.targets import to_float32
-from statewise.types import Batch, Hidden
+from statewise.objectives.vocabulary_head.blocks import product_dtype
 
 
 @dataclass

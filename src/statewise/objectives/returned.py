@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from statewise.data_types import Loss, Part
 from statewise.decoding.predictor import Predictor
-from statewise.types import Loss, Part
 
 
 def check_counts(objective: object, counts: Any) -> dict[str, Tensor]:
@@ -26,10 +26,10 @@ def check_loss(objective: object, loss: Any) -> Loss:
     gradient where gradients are recorded."""
     if not isinstance(loss, Loss) or not isinstance(loss.parts, dict) or not loss.parts:
         instead = "one without parts" if isinstance(loss, Loss) else None
-        raise _error(objective, "loss", "a statewise.types.Loss with one part or more", loss, instead)
+        raise _error(objective, "loss", "a statewise.data_types.Loss with one part or more", loss, instead)
     for name, part in loss.parts.items():
         if not isinstance(part, Part) or not isinstance(part.total, Tensor) or not isinstance(part.terms, Tensor):
-            raise _error(objective, "loss", f"as {name!r} a statewise.types.Part of two tensors and a weight", part)
+            raise _error(objective, "loss", f"as {name!r} a Part of two tensors and a weight", part)
         if part.total.ndim > 1 or part.terms.shape not in (part.total.shape, torch.Size()):
             shapes = f"sums {tuple(part.total.shape)} and counts {tuple(part.terms.shape)}"
             raise _error(objective, "loss", f"as {name!r} sums and counts, both () or (m,)", part, shapes)

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.bounds import bounded
-from statewise.nn.eager import eager
+from statewise.backbones.nn.eager import eager
+from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import document_flops, token_flops
-from statewise.objectives.head_loss import head_loss
 from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.objectives.targets import to_float32, token_targets
-from statewise.types import Batch, Loss, Part
+from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.runtime.bounds import bounded
 
 ROUNDING = 4
 """Differences of up to this many times what the states, or the products, are rounded by have no direction."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.bounds import bounded
-from statewise.nn.masks import positions_within_documents
-from statewise.types import Batch
+from statewise.backbones.nn.masks import positions_within_documents
+from statewise.data_types import Batch
+from statewise.runtime.bounds import bounded
 
 IGNORED = -100
 """The target where nothing is predicted."""

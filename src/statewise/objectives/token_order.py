@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import BackboneFactory
+from statewise.backbones.nn.initialisation import Init, check_init, init_weights
 from statewise.backbones.powers import readouts
-from statewise.bounds import bounded
-from statewise.nn.initialisation import Init, check_init, init_weights
+from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
 from statewise.objectives.coming_tokens import coming_tokens
 from statewise.objectives.costs import head_flops, token_flops
-from statewise.objectives.head_function import OfLogits, head_function
-from statewise.objectives.head_loss import head_loss
 from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.objectives.targets import token_targets
-from statewise.types import Batch, Loss, Part
+from statewise.objectives.vocabulary_head.function import OfLogits, head_function
+from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.runtime.bounds import bounded
 
 
 @dataclass(frozen=True)

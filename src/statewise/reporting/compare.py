@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from statewise.data_types import Headline
 from statewise.reporting.comparison import Comparison, Group
 from statewise.reporting.data_of_runs import PATHS, differing
 from statewise.reporting.matching import Match, match
@@ -16,7 +17,6 @@ from statewise.reporting.members import Member, alike
 from statewise.reporting.recipes_of_runs import Defaults, canonical, identity, no_defaults
 from statewise.reporting.statistics import Claim, equivalence, summarise, welch
 from statewise.reporting.words import objective_words, setting_words
-from statewise.types import Headline
 
 PER_TOKEN = ("loss", "perplexity", "token_accuracy")
 """Metrics whose unit is the token of a run's tokenizer."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from statewise.figures import Look, looks
-from statewise.json_files import printable
+from statewise.data_types import DETAILS, Headline
+from statewise.reporting.figures import Look, looks
 from statewise.reporting.finding import Ranked, finding
 from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
 from statewise.reporting.statistics import Claim, Summary, out_of
 from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, markdown_text, number, spread
-from statewise.types import DETAILS, Headline
+from statewise.runtime.json_files import printable
 
 
 @dataclass(frozen=True)

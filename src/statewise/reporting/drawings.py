@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from statewise.durable import write_atomically
-from statewise.figures import Drawing, Layer
+from statewise.reporting.figures import Drawing, Layer
 from statewise.reporting.pages import STYLE
 from statewise.reporting.plain import plain_text
 from statewise.reporting.plots import fitted, png
+from statewise.runtime.durable import write_atomically
 
 PLAIN, STANDING_OUT = "#20262e", "#d62f2f"
 SIDE = 7.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from statewise.data_types import Headline
 from statewise.reporting.statistics import Summary, told_apart, welch
 from statewise.reporting.tables import number
-from statewise.types import Headline
 
 
 @dataclass(frozen=True)

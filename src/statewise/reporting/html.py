@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from statewise.figures import Look, Panel
-from statewise.messages import to_install
 from statewise.reporting.comparison import Comparison, letter_of
 from statewise.reporting.drawings import DRAWINGS_NOTE, DRAWINGS_STYLE, drawings_html, script
+from statewise.reporting.figures import Look, Panel
 from statewise.reporting.multiples import small_multiples
 from statewise.reporting.pages import STYLE
 from statewise.reporting.panels import analysis_panels, drawings, notes_without_mean, set_panels, training_panels
@@ -17,6 +16,7 @@ from statewise.reporting.plots import CARRIED, MEANS, NO_GROUPS, interactive
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.sweeps import sweep_panels
 from statewise.reporting.tables import number
+from statewise.runtime.messages import to_install
 
 TEMPLATE = """{% set key %}{% if coloured and labels | length > 1 %}<p class="note">
 {% for label in labels %}<span class="key"><span class="swatch" style="background: {{ colours[loop.index0] }}"></span>

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from statewise.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, TEXT, Leaf, Maybe, Shape, check, metric
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.reporting.recipes_of_runs import Defaults, completed, flat, no_defaults
 from statewise.run import CONFIG, FINISHED, METRICS, Record, Run, with_name
+from statewise.runtime.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, TEXT, Leaf, Maybe, Shape, check, metric
 
 _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"task": _NAMED, "backbone": _NAMED, "objective": _NAMED, "trainer": {}, "seed": COUNT}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from statewise.figures import Panel
+from statewise.reporting.figures import Panel
 
 MOST_LINES = 8
 """Per plot."""

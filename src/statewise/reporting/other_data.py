@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from statewise.json_files import COUNT, MEASURED, NUMBER, TEXT, Maybe, Shape, check
 from statewise.run import Run, evaluation_of, evaluation_on
+from statewise.runtime.json_files import COUNT, MEASURED, NUMBER, TEXT, Maybe, Shape, check
 
 _HEADLINE: Shape = {"metric": TEXT}
 EVALUATION: Shape = {"checkpoint": COUNT, "file": TEXT, "headline": _HEADLINE, "metrics": {...: MEASURED}, "num": COUNT}

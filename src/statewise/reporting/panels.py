@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from statewise.figures import Curve, Drawing, Panel, is_share, needs_log_axis
 from statewise.reporting.comparison import Comparison, Group
+from statewise.reporting.figures import Curve, Drawing, Panel, is_share, needs_log_axis
 from statewise.reporting.members import Member
 
 

@@ -1,6 +1,7 @@
 """Shows text of users (paths, names of atoms, labels) literally: renderers must not read markup or formulas in it.
 
-Two others are set where they are used: jinja escapes by its setting, the terminal in `statewise.cli.progress.console`.
+Two others are set where they are used: jinja escapes by its setting, the terminal in
+`statewise.experiments.progress.console`.
 """
 
 from __future__ import annotations

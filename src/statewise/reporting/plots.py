@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.durable import write_atomically
-from statewise.figures import OBJECTIVE_COLOURS, Curve, Look, Panel
+from statewise.reporting.figures import OBJECTIVE_COLOURS, Curve, Look, Panel
 from statewise.reporting.multiples import small_multiples
 from statewise.reporting.plain import for_plotly, plain_text
+from statewise.runtime.durable import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,24 +5,24 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from statewise import overwriting
-from statewise.durable import write_all
 from statewise.reporting.comparison import Comparison
 from statewise.reporting.drawings import drawings_png
 from statewise.reporting.html import missing, page
 from statewise.reporting.panels import analysis_panels, drawings, set_panels, training_panels
 from statewise.reporting.plots import panels_png
 from statewise.reporting.sweeps import sweep_panels
+from statewise.runtime import overwriting
+from statewise.runtime.durable import write_all
 
 FILES = ("report.json", "table.md", "curves.png", "sweep.png", "analyses.png", "drawings.png", "report.html")
-"""All files of a report, as patterns of `statewise.overwriting`."""
+"""All files of a report, as patterns of `statewise.runtime.overwriting`."""
 SIGNS = {"report.json": overwriting.json_with("headline", "differences", "groups")}
 """How a report is recognised."""
 
 
 def claimed(folder: Path, overwrite: bool) -> AbstractContextManager[Path]:
-    """A claim on a report in `folder` (`statewise.overwriting`), and the place for its files, which are one unit.
-    Raises `FileExistsError` unless `folder` is empty or missing, or with `overwrite` holds only a report."""
+    """A claim on a report in `folder` (`statewise.runtime.overwriting`), and the place for its files, which are one
+    unit. Raises `FileExistsError` unless `folder` is empty or missing, or with `overwrite` holds only a report."""
 
     def check() -> None:
         overwriting.check_folder(folder, FILES, SIGNS, "report", overwrite)

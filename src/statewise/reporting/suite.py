@@ -12,14 +12,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from statewise.json_files import ANYTHING, MEASURED, TEXT, Maybe, Shape, check, printable
-from statewise.messages import counted, to_install
+from statewise.data_types import Headline
 from statewise.reporting.members import read_evaluation
 from statewise.reporting.pages import STYLE
 from statewise.reporting.statistics import out_of, summarise, told_apart
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
 from statewise.run import Run
-from statewise.types import Headline
+from statewise.runtime.json_files import ANYTHING, MEASURED, TEXT, Maybe, Shape, check, printable
+from statewise.runtime.messages import counted, to_install
 
 METRICS: Shape = {...: Maybe(MEASURED)}
 """Of any report of a run."""

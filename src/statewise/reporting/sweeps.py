@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from statewise.figures import Curve, Panel, is_share, looks, needs_log_axis
 from statewise.reporting.comparison import Comparison
+from statewise.reporting.figures import Curve, Panel, is_share, looks, needs_log_axis
 from statewise.reporting.words import setting_name, setting_words
 
 FEWEST = 3

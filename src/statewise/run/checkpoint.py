@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from statewise import overwriting
-from statewise.durable import Checked, replacing, write_atomically
-from statewise.json_files import TEXT, Shape, json_bytes, read_json
-from statewise.messages import cut
+from statewise.runtime import overwriting
+from statewise.runtime.durable import Checked, replacing, write_atomically
+from statewise.runtime.json_files import TEXT, Shape, json_bytes, read_json
+from statewise.runtime.messages import cut
 
 WEIGHTS, MOMENTS, TRAINING, MANIFEST = "weights", "moments", "training.pt", "manifest.json"
 WHOLE = f"{WEIGHTS}.safetensors"
 PARTS = tuple(f"{kind}-*-of-*.safetensors" for kind in (WEIGHTS, MOMENTS))
 CHECKPOINT_FILES = (WHOLE, TRAINING, MANIFEST, *PARTS)
-"""All files of a checkpoint, as patterns of `statewise.overwriting`."""
+"""All files of a checkpoint, as patterns of `statewise.runtime.overwriting`."""
 SUMS: Shape = {TRAINING: TEXT, ...: TEXT}
 
 

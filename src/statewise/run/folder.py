@@ -15,9 +15,17 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from statewise import overwriting
-from statewise.durable import PATIENCE, append, lock, write_arrays, write_atomically
-from statewise.json_files import (
+from statewise.run.checkpoint import (
+    CHECKPOINT_FILES,
+    MANIFEST,
+    TRAINING,
+    Checkpoint,
+    DamagedCheckpoint,
+    check_checkpoint,
+)
+from statewise.runtime import overwriting
+from statewise.runtime.durable import PATIENCE, append, lock, write_arrays, write_atomically
+from statewise.runtime.json_files import (
     AMOUNT,
     ANYTHING,
     COUNT,
@@ -32,15 +40,7 @@ from statewise.json_files import (
     parse_json,
     read_json,
 )
-from statewise.run.checkpoint import (
-    CHECKPOINT_FILES,
-    MANIFEST,
-    TRAINING,
-    Checkpoint,
-    DamagedCheckpoint,
-    check_checkpoint,
-)
-from statewise.system import sync_folder
+from statewise.runtime.system import sync_folder
 
 FORMAT = 1
 """Version of this layout, stored in config.json."""
@@ -52,7 +52,7 @@ FILES = (
     *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.np[yz]", "tensorboard/events.out.tfevents.*"),
     *(CONFIG, DATA, CREATING, LOCK, HOLDER),
 )
-"""All files of a run directory, as patterns of `statewise.overwriting`."""
+"""All files of a run directory, as patterns of `statewise.runtime.overwriting`."""
 SIGNS = {
     CONFIG: overwriting.json_with("format", "task", "backbone", "objective"),
     ENVIRONMENT_FILE: overwriting.json_with("device", "precision", "threads"),
@@ -147,8 +147,8 @@ class Run:
     @classmethod
     @contextlib.contextmanager
     def claimed(cls, folder: Path, overwrite: bool) -> Iterator[None]:
-        """A claim on `folder` (`statewise.overwriting`). What a killed process was to overwrite is there again. Raises
-        what `refuse` raises, and `BlockingIOError` if another process creates a run there."""
+        """A claim on `folder` (`statewise.runtime.overwriting`). What a killed process was to overwrite is there again.
+        Raises what `refuse` raises, and `BlockingIOError` if another process creates a run there."""
         with overwriting.claimed(folder):
             run = cls(folder)
             overwriting.put_back(folder, FILES, lambda: run.exists() and not (folder / CREATING).exists())

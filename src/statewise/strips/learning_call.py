@@ -19,11 +19,11 @@ from statewise.strips.exact.ground import Contradiction
 from statewise.strips.exact.lifted import MOST_ARITY
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.verdicts import NAME, Seen
-from statewise.strips.learned import Finish, Learned, may_claim, read_checkpoint
-from statewise.strips.learning import Progress
-from statewise.strips.lifted import LiftedModel, sorts_of
-from statewise.strips.random_traces import Traces
-from statewise.strips.settings import Settings
+from statewise.strips.model.learned import Finish, Learned, may_claim, read_checkpoint
+from statewise.strips.neural.learning import Progress
+from statewise.strips.neural.lifted import LiftedModel, sorts_of
+from statewise.strips.neural.settings import Settings
+from statewise.strips.trace_data.random_traces import Traces
 
 COMPARED = ("sift", "locm")
 """Methods that read all traces as undamaged, for comparison."""

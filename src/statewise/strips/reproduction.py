@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from statewise.json_files import COUNT, NUMBER, SHARE, TEXT, Keys, Maybe, Shape, one_of
-from statewise.ledger import Ledger, Record
-from statewise.strips import settings
-from statewise.strips.domains import Domain, domain
-from statewise.strips.model import ActionModel
-from statewise.strips.random_traces import Traces
-from statewise.strips.settings import Settings
-from statewise.system import end_with, peak_memory
+from statewise.runtime.json_files import COUNT, NUMBER, SHARE, TEXT, Keys, Maybe, Shape, one_of
+from statewise.runtime.ledger import Ledger, Record
+from statewise.runtime.system import end_with, peak_memory
+from statewise.strips.model.model import ActionModel
+from statewise.strips.neural import settings
+from statewise.strips.neural.settings import Settings
+from statewise.strips.trace_data.domains import Domain, domain
+from statewise.strips.trace_data.random_traces import Traces
 
 if TYPE_CHECKING:
-    from statewise.strips.learned import Learned
-    from statewise.strips.lifted import LiftedModel
+    from statewise.strips.model.learned import Learned
+    from statewise.strips.neural.lifted import LiftedModel
 
 PROTOCOLS: dict[str, dict[str, Any]] = {"early": {}, "paper": {"steps": 100_000, "stall": False}}
 """When the training of a restart ends."""
@@ -278,7 +278,7 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
 
 def run_cell(cell: Cell) -> Record:
     """Draws traces, learns and evaluates."""
-    from statewise.strips.random_traces import traces, with_noise
+    from statewise.strips.trace_data.random_traces import traces, with_noise
 
     world = domain(cell.domain)
     given = traces(world, cell.size, cell.max_length, cell.draw)
@@ -318,7 +318,7 @@ def _test_traces(cell: Cell) -> Traces:
 
 @lru_cache(maxsize=4)  # drawing them takes longer than exact learning, and all sizes and methods share them
 def _drawn_test_traces(name: str, draw: int, count: int) -> Traces:
-    from statewise.strips.random_traces import traces
+    from statewise.strips.trace_data.random_traces import traces
 
     return traces(domain(name), count, TEST_LENGTH, 1000 + draw, negatives=0.5, split="test")
 
@@ -326,8 +326,8 @@ def _drawn_test_traces(name: str, draw: int, count: int) -> Traces:
 def _run_neural(cell: Cell, world: Domain, given: Traces) -> Record:
     import torch
 
-    from statewise.strips.head_arrays import Heads, Judge
-    from statewise.strips.learning import learn_neural
+    from statewise.strips.model.head_arrays import Heads, Judge
+    from statewise.strips.neural.learning import learn_neural
 
     torch.set_num_threads(1)
     atoms = len(world.model.atoms) if cell.atoms == "true" else None
@@ -370,7 +370,7 @@ def _run_neural(cell: Cell, world: Domain, given: Traces) -> Record:
 def _run_lifted(cell: Cell, world: Domain, given: Traces) -> Record:
     import torch
 
-    from statewise.strips.lifted import learn_lifted
+    from statewise.strips.neural.lifted import learn_lifted
 
     torch.set_num_threads(1)
     learned, spent = _timed(lambda: learn_lifted(given, _settings(cell)))
@@ -385,12 +385,12 @@ def _run_lifted(cell: Cell, world: Domain, given: Traces) -> Record:
 def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
     """Learning by SAT, ground or lifted. `certainty` is what the training traces alone say about test traces, for the
     exact methods on undamaged ones."""
-    from statewise.strips.checking import check
     from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
-    from statewise.strips.exact.locm import learn_locm
-    from statewise.strips.exact.sift import learn_lifted_sift
     from statewise.strips.exact.verdicts import Seen
-    from statewise.strips.metrics import trace_accuracy
+    from statewise.strips.planning.checking import check
+    from statewise.strips.planning.metrics import trace_accuracy
+    from statewise.strips.rivals.locm import learn_locm
+    from statewise.strips.rivals.sift import learn_lifted_sift
 
     lifted = cell.atoms == "lifted"
     found: Record
@@ -426,7 +426,7 @@ def _ground_learner(cell: Cell) -> Callable[[Traces], Learned]:
 
         return lambda given: learn(given, _settings(cell), method=cell.method)
     if cell.method == "sift":
-        from statewise.strips.exact.sift import learn_sift
+        from statewise.strips.rivals.sift import learn_sift
 
         return learn_sift
     from statewise.strips.exact.ground import learn_exact
@@ -437,7 +437,7 @@ def _ground_learner(cell: Cell) -> Callable[[Traces], Learned]:
 
 def _schemas(cell: Cell, world: Domain, given: Traces, learned: LiftedModel) -> Record:
     """Learned schemas on test traces, and on larger instances."""
-    from statewise.strips.metrics import trace_accuracy
+    from statewise.strips.planning.metrics import trace_accuracy
 
     others = [domain(name) for name in LARGER.get(cell.domain, ())]
     return {
@@ -466,8 +466,8 @@ def _settings(cell: Cell, **more: Any) -> Settings:
 
 def _simplest(model: ActionModel, world: Domain, like: str) -> dict[str, float]:
     """Size of the simplest equivalent model, and its precision and recall against the true one."""
-    from statewise.strips.metrics import syntactic
-    from statewise.strips.simplification import simplify
+    from statewise.strips.planning.metrics import syntactic
+    from statewise.strips.verification.simplification import simplify
 
     notion: Any = "drawn traces" if like == "equivalent" else "definition 1"
     found = simplify(model, reference=world, notion=notion, seconds=60)
@@ -481,7 +481,7 @@ def _simplest(model: ActionModel, world: Domain, like: str) -> dict[str, float]:
 
 def _equivalence(cell: Cell, model: ActionModel, world: Domain) -> dict[str, str]:
     """The outcome for each notion wanted."""
-    from statewise.strips.verification import verify
+    from statewise.strips.verification.verification import verify
 
     return {notion: verify(model, world, **how, seconds=20).outcome for notion, how in NOTIONS.items()
             if notion == "drawn_traces" or not cell.drawn_only}  # fmt: skip

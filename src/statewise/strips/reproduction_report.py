@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from statewise.figures import Curve, Panel
-from statewise.ledger import Record
+from statewise.reporting.figures import Curve, Panel
 from statewise.reporting.tables import fitted_tables, markdown_table
+from statewise.runtime.ledger import Record
+from statewise.strips.neural.settings import Settings
 from statewise.strips.reproduction import METHODS
-from statewise.strips.settings import Settings
 
 PUBLISHED = {
     "simple": {50: (1.0, 1.0), 100: (1.0, 1.0), 200: (0.983, 1.0), 500: (1.0, 1.0)},
@@ -201,7 +201,7 @@ def save_costs(records: Sequence[Record], path: Path) -> None:
     """CPU seconds of learning, and the MiB by which it raised the peak memory of its process, over the number of
     training traces as a PNG: two panels for each method, a curve for each domain, without what was not measured."""
     from statewise.reporting.plots import save_panels
-    from statewise.strips.domains import domain
+    from statewise.strips.trace_data.domains import domain
 
     actions = {name: len(domain(name).model.actions) for name in {record["domain"] for record in records}}
     by_method: dict[tuple[int, str], dict[tuple[int, str], dict[int, list[Record]]]] = {}

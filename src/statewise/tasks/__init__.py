@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statewise.tables import Table
+from statewise.config.registry import Table
 
 if TYPE_CHECKING:
     from statewise.tasks.base import Task
@@ -15,7 +15,7 @@ TASKS: Table[Task] = Table(
     "statewise.tasks.base:Task",
     {
         "automaton": (
-            "statewise.tasks.state_tracking:StateTracking",
+            "statewise.tasks.state_tracking.task:StateTracking",
             "track the state of a finite automaton: flip-flop, parity, groups, brackets, your own table",
         ),
         "countdown": ("statewise.tasks.countdown:Countdown", "combine given numbers by + - * / to reach a target"),
@@ -26,9 +26,12 @@ TASKS: Table[Task] = Table(
         ),
         "path_star": ("statewise.tasks.path_star:PathStar", "find the arm of a star graph that ends at the goal"),
         "recall": ("statewise.tasks.recall:Recall", "keys given in the first chunk, queried in a later one"),
-        "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences: text, JSON lines, CSV, event logs"),
-        "stories": ("statewise.tasks.stories:Stories", "short stories, left to right or towards a known ending"),
+        "sequences": (
+            "statewise.tasks.own_files.sequences:Sequences",
+            "your own sequences: text, JSON lines, CSV, event logs",
+        ),
+        "stories": ("statewise.tasks.text.stories:Stories", "short stories, left to right or towards a known ending"),
         "strips_traces": ("statewise.tasks.strips_traces:StripsTraces", "action traces of a planning domain"),
-        "text": ("statewise.tasks.text:Text", "text from a corpus of your own documents"),
+        "text": ("statewise.tasks.text.task:Text", "text from a corpus of your own documents"),
     },
 )

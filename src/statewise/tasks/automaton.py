@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from statewise.data_types import Examples, LacksPower
 from statewise.tasks.base import Task, World
-from statewise.types import Examples, LacksPower
 
 MOST_WORDS = 100_000
 """Words of one length, legal after both of two states, that are searched for what tells these apart."""

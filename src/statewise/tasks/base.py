@@ -10,12 +10,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from statewise.tasks.bpe import BPE
+from statewise.data_types import Completion, Examples, Headline, LacksPower, Rows
 from statewise.tasks.kept import joint_checksum
-from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.own_files.lines import Problems, read_lines
+from statewise.tasks.text.bpe import BPE
 from statewise.tasks.text_format import TextFormat
 from statewise.tasks.vocab import Vocab
-from statewise.types import Completion, Examples, Headline, LacksPower, Rows
 
 
 class Task(ABC):

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from statewise.data_types import Examples, LacksPower
 from statewise.tasks.base import Task, World
-from statewise.types import Examples, LacksPower
 
 
 class Prefixes(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from statewise.json_files import Shape, parse_json
+from statewise.runtime.json_files import Shape, parse_json
 
 
 def kept_text(kept: Mapping[str, bytes], name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from statewise.messages import cut
+from statewise.runtime.messages import cut
 
 
 class Vocab:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from statewise.processes import OF_ANOTHER
+from statewise.runtime.launchers import OF_ANOTHER
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from statewise.system import cores
-from statewise.training.config import TrainerConfig
+from statewise.config.trainer import TrainerConfig
+from statewise.runtime.system import cores
 
 
 def choose_device(wanted: str) -> str:

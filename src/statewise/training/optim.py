@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from statewise.config.trainer import TrainerConfig
 from statewise.objectives.base import Objective
-from statewise.training.config import TrainerConfig
 from statewise.training.muon import Muon, MuonWithAdamW, hidden_matrices
 from statewise.training.schedule import Schedule
 from statewise.training.sharding import like, read

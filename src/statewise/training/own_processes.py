@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from statewise import processes, system
-from statewise.messages import say
+from statewise.runtime import launchers as processes
+from statewise.runtime import system
+from statewise.runtime.messages import say
 
 FIRST = "STATEWISE_FIRST_PROCESS"
 """The environment variable that tells them the number of the process that has started them."""

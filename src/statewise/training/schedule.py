@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from statewise.bounds import LARGEST
-from statewise.messages import short
-from statewise.training.config import TrainerConfig, kept_steps, token_count
+from statewise.config.trainer import TrainerConfig, kept_steps, token_count
+from statewise.runtime.bounds import LARGEST
+from statewise.runtime.messages import short
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from statewise.training.config import TrainerConfig
+from statewise.config.trainer import TrainerConfig
 from statewise.training.stored import Piece, Stored
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ class JobStep(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """See `statewise.processes.started`, which is asked instead."""
+        """See `statewise.runtime.launchers.started`, which is asked instead."""
         return False
 
     def world_size(self) -> int:

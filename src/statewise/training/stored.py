@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from statewise.json_files import COUNT, Shape, parse_json
+from statewise.runtime.json_files import COUNT, Shape, parse_json
 
 ROWS: Shape = {...: {"first": COUNT, "of": COUNT}}
 """By name: the first row of the piece in this file, and the number of rows of the whole tensor."""

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from statewise.data import Stream, prefetch
-from statewise.json_files import AMOUNT, COUNT, MEASURED, NUMBER, SHARE, Maybe, Shape, check, metric
+from statewise.config.trainer import TrainerConfig
+from statewise.data_types import Batch, Headline, NotFinite, sent
 from statewise.objectives.base import Objective
 from statewise.objectives.returned import check_counts
 from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
+from statewise.runtime.json_files import AMOUNT, COUNT, MEASURED, NUMBER, SHARE, Maybe, Shape, check, metric
+from statewise.tasks.batches import Stream, prefetch
 from statewise.training import checkpoint as checkpoints
 from statewise.training.agreement import Agreement, joined
-from statewise.training.config import TrainerConfig
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
 from statewise.training.schedule import Schedule
 from statewise.training.sharding import not_finite, whole
-from statewise.types import Batch, Headline, NotFinite, sent
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

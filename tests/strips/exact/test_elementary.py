@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.strips.domains import domain
 from statewise.strips.exact.elementary import elementary, merged, smallest_meeting, weigh, with_complements
 from statewise.strips.exact.frame import Clock
 from statewise.strips.exact.lifted import ARITY, all_predicates, few_objects, learn_lifted_exact, windows_of_slots
@@ -15,12 +14,13 @@ from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.predicates import Predicate, as_schemas, grounded
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import valid_rows
-from statewise.strips.head_arrays import Heads
-from statewise.strips.metrics import trace_accuracy
-from statewise.strips.model import bits
-from statewise.strips.random_traces import traces
-from statewise.strips.schemas import arguments, ground
-from statewise.strips.verification import verify
+from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.model import bits
+from statewise.strips.model.schemas import arguments, ground
+from statewise.strips.planning.metrics import trace_accuracy
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces
+from statewise.strips.verification.verification import verify
 
 WALKS = traces(domain("satellite:2x3"), 20, 20, 1, negatives=0.0)
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from strips_oracle import alternates, can_require, effects, false_before, some_traces
 
-from statewise.strips.domains import domain
 from statewise.strips.exact.features import ALTERNATES, ANY, DELETES_WHAT_HOLDS, Feature, Pricer, alternating
 from statewise.strips.exact.windows import Windows
-from statewise.strips.heads import heads
-from statewise.strips.random_traces import traces
+from statewise.strips.model.heads import heads
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces
 
 
 @settings(max_examples=100, deadline=None)

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 from strips_oracle import some_traces
 
-from statewise.strips import learned as learned_folder
-from statewise.strips.containment import implied
-from statewise.strips.domains import domain
 from statewise.strips.exact import frame, ground
 from statewise.strips.exact.features import alternating
 from statewise.strips.exact.frame import Clock
 from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.windows import Windows
-from statewise.strips.head_arrays import Heads
-from statewise.strips.learned import Learned
-from statewise.strips.metrics import trace_accuracy
-from statewise.strips.pooling import Candidates, prune
-from statewise.strips.random_traces import Traces, traces
-from statewise.strips.verification import verify
+from statewise.strips.model import learned as learned_folder
+from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.learned import Learned
+from statewise.strips.neural.pooling import Candidates, prune
+from statewise.strips.planning.metrics import trace_accuracy
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.verification.containment import implied
+from statewise.strips.verification.verification import verify
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,18 @@
 
 import pytest
 
-from statewise.strips.domains import domain
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.frame import Work
 from statewise.strips.exact.hybrid import effects_of, learn_hybrid
 from statewise.strips.exact.noisy import fitted, learn_noisy
-from statewise.strips.head_arrays import Heads
-from statewise.strips.learned import read_learned_model
 from statewise.strips.methods import learn, learn_schemas
-from statewise.strips.model import ActionModel
-from statewise.strips.random_traces import traces, with_noise
-from statewise.strips.settings import Settings
-from statewise.strips.verification import verify
+from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.learned import read_learned_model
+from statewise.strips.model.model import ActionModel
+from statewise.strips.neural.settings import Settings
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces, with_noise
+from statewise.strips.verification.verification import verify
 
 QUICK = Settings(restarts=2, steps=50, check_every=25)
 SIMPLE = domain("simple")

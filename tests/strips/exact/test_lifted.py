@@ -2,19 +2,19 @@
 
 import pytest
 
-from statewise.strips.domains import Domain, domain
 from statewise.strips.exact import lifted
 from statewise.strips.exact.frame import READING, Clock
 from statewise.strips.exact.ground import Contradiction
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.predicates import Predicate, as_schemas
 from statewise.strips.exact.slots import Signature, events, sequences, signatures, slot_windows
-from statewise.strips.learned import read_schemas
-from statewise.strips.metrics import trace_accuracy
-from statewise.strips.model import ActionModel
-from statewise.strips.random_traces import Traces, traces, with_noise
-from statewise.strips.schemas import ground
-from statewise.strips.verification import verify
+from statewise.strips.model.learned import read_schemas
+from statewise.strips.model.model import ActionModel
+from statewise.strips.model.schemas import ground
+from statewise.strips.planning.metrics import trace_accuracy
+from statewise.strips.trace_data.domains import Domain, domain
+from statewise.strips.trace_data.random_traces import Traces, traces, with_noise
+from statewise.strips.verification.verification import verify
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from statewise.strips.domains import domain
 from statewise.strips.exact import listed
 from statewise.strips.exact.features import MOST, alternating
 from statewise.strips.exact.frame import READING, Clock
@@ -14,9 +13,10 @@ from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
 from statewise.strips.exact.windows import Windows
-from statewise.strips.learned import Learned, read_checkpoint, read_schemas, write_checkpoint
 from statewise.strips.methods import learn, learn_schemas
-from statewise.strips.random_traces import traces, with_noise
+from statewise.strips.model.learned import Learned, read_checkpoint, read_schemas, write_checkpoint
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces, with_noise
 
 CLEAN = traces(domain("ferry:2x2"), 200, 20, 1)
 DAMAGED = with_noise(CLEAN, 0.05, "labels", 1)

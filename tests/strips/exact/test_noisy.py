@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from statewise.strips.domains import domain
 from statewise.strips.exact.noisy import learn_noisy
-from statewise.strips.random_traces import traces, with_noise
-from statewise.strips.verification import verify
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces, with_noise
+from statewise.strips.verification.verification import verify
 
 FERRY = domain("ferry:2x1")
 CLEAN = traces(FERRY, 300, 20, 1)

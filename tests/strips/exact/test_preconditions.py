@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from strips_oracle import effects, false_before, some_traces
 
-from statewise.strips.domains import domain
 from statewise.strips.exact.features import Feature, alternating
 from statewise.strips.exact.preconditions import Occasions, as_heads, bits_to_code, evidence, preconditions
 from statewise.strips.exact.windows import Windows
-from statewise.strips.head_arrays import Judge
-from statewise.strips.random_traces import traces
+from statewise.strips.model.head_arrays import Judge
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import traces
 
 
 @settings(max_examples=60, deadline=None)

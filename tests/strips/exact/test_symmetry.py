@@ -2,11 +2,11 @@
 
 import pytest
 
-from statewise.strips.domains import domain
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.symmetry import symmetric, symmetries
-from statewise.strips.random_traces import Traces, traces
-from statewise.strips.verification import verify
+from statewise.strips.trace_data.domains import domain
+from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.verification.verification import verify
 
 
 def test_symmetries_permute_objects_of_one_sort():

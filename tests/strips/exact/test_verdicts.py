@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strips_oracle import can_require, effects, false_before
 
-from statewise.strips.checking import check, described, read_seen
-from statewise.strips.domains import Domain, domain
 from statewise.strips.exact.verdicts import Seen, Verdict, apart
-from statewise.strips.lifted import sorts_of
-from statewise.strips.model import Action, ActionModel
-from statewise.strips.random_traces import Traces, traces
+from statewise.strips.model.model import Action, ActionModel
+from statewise.strips.neural.lifted import sorts_of
+from statewise.strips.planning.checking import check, described, read_seen
+from statewise.strips.trace_data.domains import Domain, domain
+from statewise.strips.trace_data.random_traces import Traces, traces
 
 
 def labelled(model: ActionModel, rows) -> Traces:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.tasks.bpe import END
 from statewise.tasks.corpus import documents
 from statewise.tasks.corpus.documents import SEPARATIONS, Piece, find
 from statewise.tasks.corpus.encoding import encode
 from statewise.tasks.corpus.survey import SplitPiece
 from statewise.tasks.corpus.tokenizers import learn
+from statewise.tasks.text.bpe import END
 
 
 def whole(sources):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from statewise.cli import main
-from statewise.tasks.bpe import END
 from statewise.tasks.corpus import survey, token_files
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.folder import Corpus
 from statewise.tasks.corpus.writing import write, write_tokens
+from statewise.tasks.text.bpe import END
 
 TEXTS = [f"Document {number} tells\n\nof {'é' * (number % 7)} and {number * number}." for number in range(60)]
 

@@ -10,7 +10,6 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.tasks.bpe import END
 from statewise.tasks.corpus import documents, hub, shards, survey
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.folder import Corpus, fingerprint
@@ -18,6 +17,7 @@ from statewise.tasks.corpus.hub import DataSet
 from statewise.tasks.corpus.shards import ShardWriter
 from statewise.tasks.corpus.tokenizers import load
 from statewise.tasks.corpus.writing import Listener, write
+from statewise.tasks.text.bpe import END
 
 TEXTS = [f"Document {number} tells\n\nof {'é' * (number % 7)} and {number * number}." for number in range(60)]
 

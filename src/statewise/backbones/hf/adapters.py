@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from statewise.backbones.hf.config import LoRAConfig
-from statewise.extras import needed
+from statewise.runtime.extras import needed
 
 USERS = "LoRA adapters"
 

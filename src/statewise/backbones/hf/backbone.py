@@ -19,12 +19,12 @@ from statewise.backbones.hf.adapters import add_lora
 from statewise.backbones.hf.comparison import compare
 from statewise.backbones.hf.config import HuggingFaceConfig
 from statewise.backbones.hf.standardisation import moments
+from statewise.backbones.nn.cache import KeyValueCache
+from statewise.backbones.nn.hooks import Hookable, HookPoint
+from statewise.backbones.nn.masks import as_bias, causal_within_documents, positions_within_documents
+from statewise.backbones.nn.streams import keys_in_reach
 from statewise.backbones.powers import Counted, Noted, Pretrained
-from statewise.nn.cache import KeyValueCache
-from statewise.nn.hooks import Hookable, HookPoint
-from statewise.nn.masks import as_bias, causal_within_documents, positions_within_documents
-from statewise.nn.streams import keys_in_reach
-from statewise.types import Batch, Hidden
+from statewise.data_types import Batch, Hidden
 
 
 class HuggingFace(Pretrained, Counted, Noted, Hookable):

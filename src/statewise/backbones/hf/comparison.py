@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.hf.loading import quiet
-from statewise.types import Batch
+from statewise.data_types import Batch
 
 ROWS, TOKENS = 2, 12
 WINDOW = 4

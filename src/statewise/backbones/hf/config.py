@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from statewise.bounds import bounded, unset
+from statewise.runtime.bounds import bounded, unset
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from statewise.nn.cache import KeyValueCache
+from statewise.backbones.nn.cache import KeyValueCache
 
 
 class Columns(Cache):  # type: ignore[misc]  # transformers is not checked

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from statewise.backbones.hf.config import HuggingFaceConfig
-from statewise.extras import failing_as, may_be_on_hub, needed, quiet_hub
-from statewise.json_files import ANYTHING, NUMBER, POSITIVE, SHARE, TEXT, read_json
-from statewise.messages import cut_words, short
+from statewise.runtime.extras import failing_as, may_be_on_hub, needed, quiet_hub
+from statewise.runtime.json_files import ANYTHING, NUMBER, POSITIVE, SHARE, TEXT, read_json
+from statewise.runtime.messages import cut_words, short
 
 USERS = "models of Hugging Face"
 VOLATILE = ("transformers_version", "_name_or_path", "_commit_hash", "dtype", "torch_dtype", "use_cache")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -14,7 +14,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("corpus", metavar="CORPUS", help="folder that `statewise data text` wrote")
     options = parser.parse_args(words)
 
-    from statewise.cli.progress import Count
+    from statewise.experiments.progress import Count
     from statewise.tasks.corpus.folder import Corpus
 
     corpus = Corpus(Path(options.corpus))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
     from statewise.tasks.manhattan.street_map import StreetMap

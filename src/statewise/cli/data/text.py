@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
     from statewise.tasks.corpus.folder import Corpus
@@ -59,7 +59,7 @@ def run(words: list[str]) -> int:
     if bool(options.sources) == bool(options.hub):
         raise ValueError("give files or folders, or --hub NAME" + (", not both" if options.hub else ""))
 
-    from statewise.cli.progress import Count
+    from statewise.experiments.progress import Count
     from statewise.tasks.corpus.documents import Source, find
     from statewise.tasks.corpus.hub import DataSet
     from statewise.tasks.corpus.writing import Listener, write

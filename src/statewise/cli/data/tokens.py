@@ -39,7 +39,7 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.cli.data.text import written
-    from statewise.cli.progress import Count
+    from statewise.experiments.progress import Count
     from statewise.tasks.corpus.token_files import find
     from statewise.tasks.corpus.writing import Listener, write_tokens
 

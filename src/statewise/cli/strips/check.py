@@ -8,8 +8,8 @@ from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.strips.sources import CONSTANTS
-from statewise.json_files import printable
-from statewise.messages import say
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
 
 
 def run(words: list[str]) -> int:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from statewise.cli.arguments import Parser, above, at_least
-from statewise.json_files import printable
-from statewise.messages import say
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -40,16 +40,7 @@ def run(words: list[str]) -> int:
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
     from statewise.reporting.tables import metrics_table
-    from statewise.strips import (
-        Domain,
-        applicability,
-        check,
-        read_seen,
-        simplify,
-        syntactic,
-        trace_accuracy,
-        verify,
-    )
+    from statewise.strips import Domain, applicability, check, read_seen, simplify, syntactic, trace_accuracy, verify
 
     reference = read_reference(options.against) if options.against else None
     found: dict[str, dict[str, Any]] = {}

@@ -6,8 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
-from statewise.messages import say
-from statewise.overwriting import check_file, claimed_files
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import check_file, claimed_files
 
 
 def run(words: list[str]) -> int:

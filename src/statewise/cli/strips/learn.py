@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.cli.interruption import interruptible
-from statewise.messages import say, say_in_place
+from statewise.runtime.messages import say, say_in_place
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above
 from statewise.cli.strips.sources import CONSTANTS
-from statewise.json_files import TEXT, printable, read_json
-from statewise.messages import say
+from statewise.runtime.json_files import TEXT, printable, read_json
+from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Plan

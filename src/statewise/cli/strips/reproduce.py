@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.messages import say
-from statewise.overwriting import check_derived
-from statewise.system import cores
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import check_derived
+from statewise.runtime.system import cores
 
 
 def run(words: list[str]) -> int:
@@ -55,7 +55,7 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--sizes must be numbers from 1 to 9,999,999 separated by commas, not {options.sizes!r}")
     sizes = [int(size) for size in options.sizes.split(",")] if options.sizes else None
 
-    from statewise.durable import write_atomically
+    from statewise.runtime.durable import write_atomically
     from statewise.strips import reproduce, reproduction_text, save_costs, save_reproduction
 
     def progress(done: int, cells: int, record: dict[str, Any]) -> None:

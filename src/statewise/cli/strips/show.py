@@ -7,8 +7,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
-from statewise.messages import counted, say
-from statewise.overwriting import check_files, claimed_files
+from statewise.runtime.messages import counted, say
+from statewise.runtime.overwriting import check_files, claimed_files
 
 
 def run(words: list[str]) -> int:

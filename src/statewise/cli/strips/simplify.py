@@ -8,7 +8,7 @@ from pathlib import Path
 
 from statewise.cli.arguments import Parser, above
 from statewise.cli.interruption import interruptible
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 
 def run(words: list[str]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser
-from statewise.messages import say
+from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Domain, Traces

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.messages import say
-from statewise.overwriting import claimed_file
+from statewise.runtime.messages import say
+from statewise.runtime.overwriting import claimed_file
 
 
 def run(words: list[str]) -> int:

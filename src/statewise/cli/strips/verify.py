@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, above, at_least
-from statewise.json_files import printable
-from statewise.messages import say
+from statewise.runtime.json_files import printable
+from statewise.runtime.messages import say
 
 CODES = {"equivalent": 0, "different": 1, "unknown": 3}
 

@@ -27,10 +27,10 @@ from statewise.strips.exact.preconditions import bits_to_code
 from statewise.strips.exact.predicates import Predicate, grounded
 from statewise.strips.exact.slots import Signature, Slot
 from statewise.strips.exact.windows import Windows
-from statewise.strips.heads import ActionSet
-from statewise.strips.model import bits
-from statewise.strips.random_traces import Traces
-from statewise.strips.schemas import arguments
+from statewise.strips.model.heads import ActionSet
+from statewise.strips.model.model import bits
+from statewise.strips.model.schemas import arguments
+from statewise.strips.trace_data.random_traces import Traces
 
 WEIGHING = "weighing predicates that need not alternate"
 AT_ONCE = 300

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from statewise.strips.exact.solver import TimeUp, solved, solver, weighted_solver
 from statewise.strips.exact.windows import Windows
-from statewise.strips.heads import ActionSet
-from statewise.strips.model import bits
+from statewise.strips.model.heads import ActionSet
+from statewise.strips.model.model import bits
 
 Clause = list[int]
 

@@ -11,12 +11,12 @@ from typing import Any, TypedDict, TypeVar
 
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.windows import valid_rows
-from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import Finish, Learned, claim, nothing_more, write_schemas
-from statewise.strips.lifted import LiftedModel
-from statewise.strips.pooling import Candidates, prune, undominated
-from statewise.strips.random_traces import Traces
-from statewise.strips.schemas import Schema
+from statewise.strips.model.head_arrays import Heads, Judge
+from statewise.strips.model.learned import Finish, Learned, claim, nothing_more, write_schemas
+from statewise.strips.model.schemas import Schema
+from statewise.strips.neural.lifted import LiftedModel
+from statewise.strips.neural.pooling import Candidates, prune, undominated
+from statewise.strips.trace_data.random_traces import Traces
 
 SECONDS = 60.0
 """The default limit of time."""

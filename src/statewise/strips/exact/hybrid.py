@@ -14,11 +14,11 @@ from statewise.strips.exact.features import Feature
 from statewise.strips.exact.frame import SECONDS, How, Work
 from statewise.strips.exact.noisy import fitted
 from statewise.strips.exact.supports import check_negatives
-from statewise.strips.head_arrays import Heads
-from statewise.strips.learned import Learned, claim
-from statewise.strips.learning import Progress, learn_neural
-from statewise.strips.random_traces import Traces
-from statewise.strips.settings import Settings
+from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.learned import Learned, claim
+from statewise.strips.neural.learning import Progress, learn_neural
+from statewise.strips.neural.settings import Settings
+from statewise.strips.trace_data.random_traces import Traces
 
 TRAINING = 2 / 3
 """The share of a time limit that training gets."""

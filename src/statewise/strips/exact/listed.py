@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from statewise.json_files import AMOUNT, Leaf, Shape, check
+from statewise.runtime.json_files import AMOUNT, Leaf, Shape, check
 from statewise.strips.exact.features import Feature, Found, alternating
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import Windows
-from statewise.strips.learned import read_checkpoint, write_checkpoint
-from statewise.strips.random_traces import Traces
+from statewise.strips.model.learned import read_checkpoint, write_checkpoint
+from statewise.strips.trace_data.random_traces import Traces
 
 FORMAT = 2
 _FEATURE = Leaf("two numbers in hexadecimal", lambda value: isinstance(value, list) and len(value) == 2

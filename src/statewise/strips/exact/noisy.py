@@ -16,9 +16,9 @@ from statewise.strips.exact.frame import Clock, How, Work, accuracy
 from statewise.strips.exact.ground import required, weighed
 from statewise.strips.exact.supports import Fit, best_fit, check_negatives
 from statewise.strips.exact.windows import Windows, holders_of
-from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import Learned
-from statewise.strips.random_traces import Traces
+from statewise.strips.model.head_arrays import Heads, Judge
+from statewise.strips.model.learned import Learned
+from statewise.strips.trace_data.random_traces import Traces
 
 
 def learn_noisy(traces: Traces, **how: Unpack[How]) -> Learned:

@@ -21,9 +21,9 @@ from statewise.strips.exact.schema_occasions import schema_occasions
 from statewise.strips.exact.slots import Signature, signatures, slot_holders
 from statewise.strips.exact.supports import Fit, best_fit, check_negatives
 from statewise.strips.exact.windows import Holders, Windows
-from statewise.strips.head_arrays import Judge
-from statewise.strips.lifted import LiftedModel
-from statewise.strips.random_traces import Traces
+from statewise.strips.model.head_arrays import Judge
+from statewise.strips.neural.lifted import LiftedModel
+from statewise.strips.trace_data.random_traces import Traces
 
 
 def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]) -> LiftedModel:

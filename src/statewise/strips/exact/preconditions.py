@@ -24,11 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from statewise.strips.exact.features import Feature
-from statewise.strips.head_arrays import Heads
-from statewise.strips.heads import ActionSet
-from statewise.strips.model import bits
-from statewise.strips.pooling import smallest_cover
-from statewise.strips.random_traces import Traces
+from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.heads import ActionSet
+from statewise.strips.model.model import bits
+from statewise.strips.neural.pooling import smallest_cover
+from statewise.strips.trace_data.random_traces import Traces
 
 EVIDENCE = 4.0
 """Bits that alternation must save, in units of the description of the effect."""

@@ -12,10 +12,10 @@ import numpy as np
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import Windows
-from statewise.strips.head_arrays import Heads
-from statewise.strips.heads import ActionSet
-from statewise.strips.model import bits
-from statewise.strips.schemas import Literal, Schema, arguments
+from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.heads import ActionSet
+from statewise.strips.model.model import bits
+from statewise.strips.model.schemas import Literal, Schema, arguments
 
 
 @dataclass(frozen=True)

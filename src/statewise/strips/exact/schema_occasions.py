@@ -12,8 +12,8 @@ import numpy as np
 
 from statewise.strips.exact.preconditions import Occasions, distinct, known_false, transposed
 from statewise.strips.exact.predicates import Predicate, ground_entries, grounded
-from statewise.strips.random_traces import Traces
-from statewise.strips.schemas import arguments
+from statewise.strips.model.schemas import arguments
+from statewise.strips.trace_data.random_traces import Traces
 
 BLOCK = 2048
 """The number of states that are unpacked at once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from statewise.messages import to_install
+from statewise.runtime.messages import to_install
 
 CONFLICTS = 500
 """After so many conflicts a solver looks at the time."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from statewise.strips.exact.frame import Work
-from statewise.strips.random_traces import Traces
+from statewise.strips.trace_data.random_traces import Traces
 
 SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of traces that a window needs, to be tried in this order."""

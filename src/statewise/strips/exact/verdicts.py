@@ -33,14 +33,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from statewise.json_files import ANYTHING, COUNT, FLAG, TEXT, Leaf, Shape, check, one_of, read_json
-from statewise.messages import counted
+from statewise.runtime.json_files import ANYTHING, COUNT, FLAG, TEXT, Leaf, Shape, check, one_of, read_json
+from statewise.runtime.messages import counted
 from statewise.strips.exact.slots import Event, Signature, events, latest_first, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, any_inside, valid_rows, windows_of
-from statewise.strips.heads import ActionSet, Head
-from statewise.strips.lifted import sorts_of
-from statewise.strips.random_traces import Trace, Traces
-from statewise.strips.schemas import arguments
+from statewise.strips.model.heads import ActionSet, Head
+from statewise.strips.model.schemas import arguments
+from statewise.strips.neural.lifted import sorts_of
+from statewise.strips.trace_data.random_traces import Trace, Traces
 
 NAME = "seen.json"
 """The file of a learned folder."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from statewise.json_files import loads
-from statewise.tasks.bpe import END
+from statewise.runtime.json_files import loads
 from statewise.tasks.corpus.parquet import column
-from statewise.tasks.file_formats import check_text
-from statewise.tasks.lines import beginning_of, opened, read_lines
+from statewise.tasks.own_files.file_formats import check_text
+from statewise.tasks.own_files.lines import beginning_of, opened, read_lines
+from statewise.tasks.text.bpe import END
 
 Separation = Literal["auto", "mark", "file", "blank-lines", "line"]
 """What separates the documents of a text file. `mark`: a line `<|endoftext|>`; `file`: nothing, a file is one

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.tasks.bpe import BPE
 from statewise.tasks.corpus.survey import SplitPiece
-from statewise.tasks.words import count_words
+from statewise.tasks.text.bpe import BPE
+from statewise.tasks.text.words import count_words
 
 BATCH = 2**22
 """Characters encoded at a time: enough to keep all threads busy."""

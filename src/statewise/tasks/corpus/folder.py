@@ -19,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from statewise.json_files import ANYTHING, COUNT, TEXT, Leaf, Shape, check, read_json
-from statewise.messages import short
-from statewise.overwriting import json_with
-from statewise.tasks.bpe import BPE, END
+from statewise.runtime.json_files import ANYTHING, COUNT, TEXT, Leaf, Shape, check, read_json
+from statewise.runtime.messages import short
+from statewise.runtime.overwriting import json_with
 from statewise.tasks.corpus.encoding import token_type
 from statewise.tasks.corpus.shards import Facts, Shard
+from statewise.tasks.text.bpe import BPE, END
 
 FORMAT = 1
 INDEX, TOKENIZER = "index.json", "tokenizer.json"
 SPLITS = ("training", "held_out")
 FILES = (INDEX, TOKENIZER, "training-[0-9]*.npy", "held-out-[0-9]*.npy")
-"""All files of a corpus, as patterns of `statewise.overwriting`."""
+"""All files of a corpus, as patterns of `statewise.runtime.overwriting`."""
 SIGNS = {INDEX: json_with("format", "tokenizer", "sides")}
 """How a corpus is recognised."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from statewise.messages import to_install
+from statewise.runtime.messages import to_install
 from statewise.tasks.corpus.documents import Piece, Source, pieces_of_field
 
 KNOWN = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from statewise.messages import to_install
+from statewise.runtime.messages import to_install
 
 ROWS = 1024
 """Rows read at a time."""

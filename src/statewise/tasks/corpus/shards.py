@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from statewise.durable import Checked, errors_of
+from statewise.runtime.durable import Checked, errors_of
 
 BLOCK = 2**16
 """Tokens per checksum."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.tasks.bpe import END
 from statewise.tasks.corpus.documents import Piece, Source
+from statewise.tasks.text.bpe import END
 
 SAMPLE = 2**26
 """Most characters that train a tokenizer, sampled from the whole corpus by their hashes."""

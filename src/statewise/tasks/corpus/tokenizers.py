@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from statewise.extras import may_be_on_hub, needed, quiet_hub
-from statewise.json_files import loads
-from statewise.tasks import bpe
-from statewise.tasks.bpe import BPE, END
+from statewise.runtime.extras import may_be_on_hub, needed, quiet_hub
+from statewise.runtime.json_files import loads
+from statewise.tasks.text import bpe
+from statewise.tasks.text.bpe import BPE, END
 
 FORMS = (
     "bpe:N (trained on the training documents), gpt2:DIR, hf:MODEL (a folder, or a name on the hub), or the path of "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from statewise.messages import short
+from statewise.runtime.messages import short
 from statewise.tasks.hmm.process import Factor, Process, alternatives, mixture
 from statewise.tasks.hmm.published import published
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from statewise.json_files import NUMBER, TEXT, Shape, check, check_keys, parse_json
-from statewise.messages import without_advice
+from statewise.runtime.json_files import NUMBER, TEXT, Shape, check, check_keys, parse_json
+from statewise.runtime.messages import without_advice
 from statewise.tasks.hmm.process import Factor, factor
-from statewise.tasks.lines import read_whole
+from statewise.tasks.own_files.lines import read_whole
 
 SHAPE: Shape = {"matrices": [[[NUMBER]]], "tokens?": [TEXT], "start?": [NUMBER], "right?": [NUMBER]}
 """Of the JSON file, and of what a run keeps."""

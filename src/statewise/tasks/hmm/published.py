@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from statewise.config import unknown
-from statewise.messages import short
+from statewise.config.recipe import unknown
+from statewise.runtime.messages import short
 from statewise.tasks.hmm.process import Factor, NotAProcess, factor
 
 LARGEST_CHECKSUM = 1024

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from statewise.bounds import bounded, check_tokens
-from statewise.messages import counted, cut, short
-from statewise.progress import announced
+from statewise.data_types import Completion, Examples, Headline
+from statewise.runtime.bounds import bounded, check_tokens
+from statewise.runtime.messages import counted, cut, short
+from statewise.runtime.progress import announced
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.believed import Believed, Prefixes
@@ -24,10 +25,9 @@ from statewise.tasks.hmm.expression import process
 from statewise.tasks.hmm.files import SHAPE, as_factor, as_json, read_matrices
 from statewise.tasks.hmm.process import Process, coordinates
 from statewise.tasks.kept import kept_json
-from statewise.tasks.lines import read_rows
+from statewise.tasks.own_files.lines import read_rows
 from statewise.tasks.text_format import SPACED
 from statewise.tasks.vocab import Vocab
-from statewise.types import Completion, Examples, Headline
 
 BOS = "<bos>"
 FINITE = 4096

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from statewise import overwriting
-from statewise.durable import write_atomically
+from statewise.runtime import overwriting
+from statewise.runtime.durable import write_atomically
 from statewise.tasks.kept import kept_text
-from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
+from statewise.tasks.own_files.lines import Problems, read_lines
 
 NODES, EDGES = "nodes.csv", "edges.csv"
 EDGE_COLUMNS = ("from_node", "direction", "to_node")

@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from statewise.bounds import bounded, check_tokens
+from statewise.data_types import Completion, Examples, Headline
+from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
-from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.manhattan.checking import ILLEGAL_TURN, VALID, VERDICTS, Checked, check
 from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import as_files, of_files, read_map
+from statewise.tasks.manhattan.packing import pack
 from statewise.tasks.manhattan.prefixes import draw_prefixes
 from statewise.tasks.manhattan.rides import Style, draw_rides
 from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE
-from statewise.tasks.packing import pack
+from statewise.tasks.own_files.lines import Problems, read_lines
 from statewise.tasks.text_format import SPACED
 from statewise.tasks.vocab import Vocab
-from statewise.types import Completion, Examples, Headline
 
 LONGEST_RIDE = 128
 """A decoded ride of more tokens counts as one without an end, whatever the context."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from statewise.data_types import Completion, Examples, Headline
 from statewise.tasks.base import Task
-from statewise.tasks.lines import read_lines
+from statewise.tasks.own_files.lines import read_lines
 from statewise.tasks.vocab import Vocab
-from statewise.types import Completion, Examples, Headline
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.next_token import NextToken
-from statewise.types import Batch, Loss, Part
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The exact belief about a hidden process, and where models keep it."""

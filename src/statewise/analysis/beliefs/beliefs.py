@@ -1,0 +1,181 @@
+"""Belief vectors at given positions of sequences, for probes and `embed`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from statewise.analysis.base import Snapshot
+from statewise.data_types import Batch, Examples
+from statewise.decoding.predictor import suffix_encoder
+from statewise.tasks.base import LeftOut
+from statewise.tasks.batches import blocks, collate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK = 64
+"""Sequences read at a time."""
+
+Positions = Literal["last", "prompt", "all"]
+Side = Literal["prefix", "suffix"]
+
+
+ALL, CONCAT = "all", "concat"
+"""Instead of a layer's name: every layer separately, and all layers concatenated."""
+LAYERS = "blocks.*.hook_resid_post"
+"""The layers that `ALL` and `CONCAT` stand for: the residual stream after every block."""
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """Belief vectors of n sequences."""
+
+    vectors: np.ndarray
+    """(m, D) float32, sequence by sequence; (L, m, D) for several layers."""
+    offsets: np.ndarray
+    """(n + 1,) int64: rows offsets[i] to offsets[i + 1] of `vectors` are those of sequence i."""
+    layers: list[str]
+    """Names of the L activations, or of the concatenated ones; empty for belief states."""
+    positions: np.ndarray
+    """(m,) int64: index of the last token of each vector's prefix, or of the first token of its suffix."""
+    sequences: np.ndarray
+    """(n,) int64: index of each sequence in its file, including those left out."""
+    left_out: Sequence[LeftOut] = ()
+    """Sequences of the file without vectors."""
+
+    @property
+    def index(self) -> np.ndarray:
+        """(m, 2) int64: sequence and position of each vector."""
+        return np.stack([np.repeat(self.sequences, np.diff(self.offsets)), self.positions], axis=1)
+
+
+def beliefs(
+    snapshot: Snapshot, examples: Examples, positions: Positions = "last", of: Side = "prefix", layer: str | None = None
+) -> Beliefs:
+    """Belief vectors of prefixes of `examples`, or of suffixes if the model encodes them.
+
+    `last`: one per sequence, of the whole sequence. `prompt`: one per sequence, of its prompt, or for suffixes of the
+    answer after it. `all`: at every position, of the prefix that ends there or the suffix that begins there. With
+    `layer` the vectors are activations: of one name, of each name that matches a pattern, of `all` layers separately,
+    or of all layers concatenated (`concat`).
+
+    Raises `ValueError` if a prompt or an answer is missing, or the model has no suffix encoder or no such layer.
+    """
+    if layer is not None and of == "suffix":
+        raise ValueError("layers are those of the prefix encoder: leave out either the layer or the suffixes")
+    lengths, prompts, n = examples.lengths, examples.prompt_lengths, len(examples)
+    rows, offsets = np.arange(n), np.arange(n + 1)
+    if positions == "all":
+        rows = np.repeat(rows, lengths)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        columns = np.arange(len(rows)) - offsets[rows]
+    elif positions == "last":
+        columns = lengths - 1 if of == "prefix" else np.zeros_like(lengths)
+    else:
+        missing = np.flatnonzero(prompts == 0 if of == "prefix" else prompts >= lengths)
+        if len(missing):
+            what = "no prompt" if of == "prefix" else "nothing after its prompt"
+            raise ValueError(f"sequence {missing[0] + 1} has {what}: choose the positions last or all")
+        columns = prompts - 1 if of == "prefix" else prompts
+    if of == "suffix":
+        encoder = suffix_encoder(snapshot.predictor)
+        vectors = _gather(lambda batch: [encoder.suffix_states(batch)], examples, rows, columns)
+        return Beliefs(vectors, offsets, [], columns, np.arange(n))
+    vectors, widths = prefix_states(snapshot, examples, rows, columns, layer), layer_widths(snapshot, examples, layer)
+    if layer is not None and is_several(layer):
+        if len(set(widths.values())) > 1:
+            raise ValueError(f"the activations {layer} differ in width: choose one, or {CONCAT} for {LAYERS}")
+        vectors = np.stack(np.split(vectors, len(widths), axis=1))
+    return Beliefs(vectors, offsets, list(widths), columns, np.arange(n))
+
+
+def layer_widths(snapshot: Snapshot, examples: Examples, layer: str | None) -> dict[str, int]:
+    """Names and widths of the activations that `layer` stands for, in order; empty for the belief state. Raises
+    `ValueError` for an unknown name."""
+    if layer is None:
+        return {}
+    found = snapshot.activations(collate(examples[:1]), [_pattern(layer)])
+    return {name: activation.flatten(2).shape[2] for name, activation in found.items()}
+
+
+def is_several(layer: str) -> bool:
+    """Whether `layer` stands for several activations, to be treated separately."""
+    return layer == ALL or "*" in layer
+
+
+def _pattern(layer: str) -> str:
+    if not layer:
+        raise ValueError("the layer's name is empty: give one, such as blocks.0.hook_resid_post, or all")
+    return LAYERS if layer in (ALL, CONCAT) else layer
+
+
+def states_of(
+    snapshot: Snapshot, examples: Examples, rows: np.ndarray, columns: np.ndarray, layer: str | None = None
+) -> np.ndarray:
+    """`prefix_states`, cached: computed once for the same weights and examples.
+
+    Raises `ValueError` if they are not finite, or the layer's name is empty.
+    """
+    key = hashlib.sha256(type(snapshot.predictor).__qualname__.encode())  # it defines what the states are
+    arrays = [examples.tokens, examples.lengths, examples.prompt_lengths, rows, columns]
+    for array in [*arrays, *(one for one in (examples.documents, examples.scored) if one is not None)]:
+        key.update(f"{array.shape}".encode() + np.ascontiguousarray(array, np.int64).tobytes())
+    if layer is not None:
+        key.update(_pattern(layer).encode())
+    states = snapshot.remember(key.hexdigest(), lambda: prefix_states(snapshot, examples, rows, columns, layer))
+    if not np.isfinite(states).all():
+        raise ValueError(f"the states of the model at {snapshot.label} are not finite numbers")
+    return states
+
+
+def prefix_states(
+    snapshot: Snapshot, examples: Examples, rows: np.ndarray, columns: np.ndarray, layer: str | None = None
+) -> np.ndarray:
+    """(m, D) float32: the state after position columns[i] of sequence rows[i], or the activations that `layer` stands
+    for, concatenated.
+
+    Sequences are cut after the last position that is needed.
+    """
+    chosen, where = np.unique(rows, return_inverse=True)
+    ends = np.zeros(len(chosen), np.int64)
+    np.maximum.at(ends, where, columns + 1)
+    documents = None if examples.documents is None else examples.documents[chosen]
+    scored = None  # which tokens are answers matters to models that do not read them
+    if examples.scored is not None:
+        scored = examples.scored[chosen] & (np.arange(examples.tokens.shape[1]) < ends[:, None])
+    prompts = np.minimum(examples.prompt_lengths[chosen], ends)
+    cut = Examples(examples.tokens[chosen], ends, prompts, documents, scored)
+
+    def states(batch: Batch) -> list[Tensor]:
+        if layer is None:
+            return [snapshot.predictor.states(batch).state]
+        return [each.flatten(2) for each in snapshot.activations(batch, [_pattern(layer)]).values()]
+
+    return _gather(states, cut, where, columns)
+
+
+@torch.no_grad()
+def _gather(
+    states: Callable[[Batch], list[Tensor]], examples: Examples, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
+    """(m, D) float32: the outputs of `states`, (B, T, ...) each, together D wide, at position columns[i] of sequence
+    rows[i]."""
+    found = np.empty((len(rows), 0), np.float32)
+    by_row = np.argsort(rows, kind="stable")
+    starts = np.searchsorted(rows[by_row], np.arange(len(examples) + 1))
+    for members, part in blocks(examples, BLOCK):
+        given = states(collate(part))
+        here = np.concatenate([by_row[starts[row] : starts[row + 1]] for row in members])
+        line = np.repeat(np.arange(len(members)), starts[members + 1] - starts[members])
+        at = tuple(torch.from_numpy(index).to(given[0].device) for index in (line, columns[here]))
+        picked = torch.cat([part[at].float().cpu() for part in given], dim=-1).numpy()
+        if not found.shape[1]:
+            found = np.empty((len(rows), picked.shape[1]), np.float32)
+        found[here] = picked
+    return found

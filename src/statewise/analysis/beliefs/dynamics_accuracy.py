@@ -1,0 +1,196 @@
+"""Accuracy of learned dynamics as a recurrent network: the backbone reads a few tokens, the dynamics the others.
+
+Answers are read off the dynamics' states and compared with the backbone's on the same sequences, also on longer ones
+than were trained (Teoh et al. 2026, v4, figure 10: products of permutations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.sentences import percent
+from statewise.data_types import Batch, Examples
+from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
+from statewise.reporting.figures import Curve, Panel
+from statewise.runtime.bounds import bounded
+from statewise.runtime.messages import short
+from statewise.tasks.base import Task
+from statewise.tasks.batches import blocks, collate, rows_at_once
+
+ROWS = 256
+"""Sequences read at a time."""
+POINTS = 32
+"""Most points of a curve: numbers of tokens are pooled."""
+
+
+@dataclass(frozen=True)
+class DynamicsAccuracyConfig:
+    """Options of `statewise analyze RUN dynamics-accuracy`."""
+
+    by: str | None = None
+    """Another test set of the task, an option of `evaluate` and its value, such as `length=64,128` or `reveals=0.02`;
+    null: twice the length of the test set's longest sequence, four times, and so on up to the model's context, where
+    the task has test sets by length."""
+    sequences: int = 1000
+    """Most held-out sequences of the test set, and of each other length."""
+    read: int = 1
+    """Tokens that the backbone reads; the dynamics read the others."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "sequences", at_least=1, at_most=10**7)
+        bounded(self, "read", at_least=1, at_most=10**6)
+        if self.by is not None and not all(part.strip() for part in self.by.partition("=")):
+            raise ValueError(
+                f"by must be an option of a test set and its value, such as length=64,128, not {short(self.by)}"
+            )
+
+
+class DynamicsAccuracy(Analysis):
+    """Accuracy of scored tokens by the number of tokens before them, of the dynamics and of the backbone."""
+
+    Config = DynamicsAccuracyConfig
+    config: DynamicsAccuracyConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        state_dynamics(predictor())
+
+    def analyze(self, subject: Subject) -> Findings:
+        """Metrics, over the scored tokens before which the dynamics have read at least one token: `dynamics` and
+        `backbone`, the share of the test set's where the most likely token is the true one; `dynamics_other` and
+        `backbone_other`, of the other test set, or of longer sequences; of several lengths also `dynamics_length_64`
+        and so on. The backbone has read all tokens before, the dynamics start from its state after the first `read`
+        ones."""
+        predictor, task = subject.snapshot.predictor, subject.task
+        dynamics = state_dynamics(predictor)
+        trained = task.held_out(self.config.sequences)
+        if trained.documents is not None:
+            raise ValueError("rows of this task hold several documents: dynamics are rolled along one sequence each")
+        read, vocabulary, longest = self.config.read, len(task.vocab), int(trained.lengths.max())
+        own = _answers(predictor, dynamics, trained, vocabulary, read)
+        others = {
+            length: _answers(predictor, dynamics, examples, vocabulary, read)
+            for length, examples in self._others(task, trained)
+        }
+        if not len(own.before):
+            raise ValueError(
+                f"no scored token of the test set, whose sequences have at most {longest} tokens, comes after the "
+                f"dynamics' first: set read, {self.config.read}, lower"
+            )
+        metrics = _shares("", [own])
+        if others:
+            metrics |= _shares("_other", list(others.values()))
+        if len(others) > 1:
+            for length, found in others.items():
+                metrics |= _shares(f"_length_{length}", [found])
+        counts = {"test set": len(own.before), **{str(length): len(found.before) for length, found in others.items()}}
+        details = {"read": read, "by": self.config.by, "longest": longest, "answers": counts}
+        marked = longest if any(length > longest for length in others) else None
+        panel = _panel(_Answers.joined([own, *others.values()]), marked, task.chance.get("accuracy"))
+        main: list[str] = [
+            key for key in ("dynamics", "dynamics_other", "backbone", "backbone_other") if key in metrics
+        ]
+        verdict = self._verdict(metrics, sorted(others), task.chance.get("accuracy"))
+        return Findings(metrics, [panel], details, main=main, verdict=verdict)
+
+    def _verdict(self, metrics: Mapping[str, float], others: Sequence[int], chance: float | None) -> str:
+        said = (
+            f"On the test set the dynamics alone get {percent(metrics['dynamics'])} right, the backbone "
+            f"{percent(metrics['backbone'])}"
+        )
+        if "dynamics_other" in metrics:
+            which = (
+                f"with {self.config.by}" if self.config.by else f"of {' and '.join(f'{n:,}' for n in others)} tokens"
+            )
+            said += (
+                f"; on sequences {which} {percent(metrics['dynamics_other'])} and {percent(metrics['backbone_other'])}"
+            )
+        return f"{said}{'' if chance is None else f'; chance is {percent(chance)}'}."
+
+    def _others(self, task: Task, trained: Examples) -> Iterator[tuple[int, Examples]]:
+        """Other test sets by length. Raises `ValueError` where the task does not have the one asked for."""
+        if self.config.by is not None:
+            option, _, value = (part.strip() for part in self.config.by.partition("="))
+            examples = task.held_out_by(option, value, self.config.sequences)
+            for length in np.unique(examples.lengths):
+                yield int(length), examples[np.flatnonzero(examples.lengths == length)]
+        elif "length" in task.other_held_out:
+            length = 2 * int(trained.lengths.max())
+            while length <= task.context:
+                yield length, task.held_out_by("length", str(length), self.config.sequences)
+                length *= 2
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Scored tokens of several sequences."""
+
+    before: np.ndarray
+    """(n,) number of tokens before each."""
+    right: dict[str, np.ndarray]
+    """(n,) bool: whether the most likely token is the true one; `dynamics` and `backbone`."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Answers]) -> _Answers:
+        """Of one or more parts."""
+        return cls(
+            np.concatenate([part.before for part in parts]),
+            {name: np.concatenate([part.right[name] for part in parts]) for name in parts[0].right},
+        )
+
+
+def _answers(predictor: Predictor, dynamics: StateDynamics, examples: Examples, vocabulary: int, read: int) -> _Answers:
+    rows = rows_at_once(examples.tokens.shape[1], vocabulary, ROWS)
+    return _Answers.joined([_of_batch(predictor, dynamics, collate(part), read) for _, part in blocks(examples, rows)])
+
+
+@torch.no_grad()
+def _of_batch(predictor: Predictor, dynamics: StateDynamics, batch: Batch, read: int) -> _Answers:
+    """The scored tokens of a batch after the dynamics' first step, the columns one after another."""
+    logits = predictor.logits(batch)
+    tokens, asked = batch.tokens.to(logits.device), batch.scored
+    before: list[np.ndarray] = [np.empty(0, np.int64)]
+    right: dict[str, list[np.ndarray]] = {name: [np.empty(0, bool)] for name in ("dynamics", "backbone")}
+    if read < batch.span[1] - 1:
+        state = predictor.states(batch).state[:, read - 1]
+        for place in range(read, batch.span[1] - 1):
+            state = dynamics.advance(state, tokens[:, place])
+            rows = asked[:, place + 1].nonzero()[:, 0].to(logits.device)
+            if not len(rows):
+                continue
+            wanted = tokens[rows, place + 1]
+            found = {"dynamics": dynamics.read_states(state[rows]), "backbone": logits[rows, place]}
+            before.append(np.full(len(rows), place + 1))
+            for name, values in found.items():
+                right[name].append((values.argmax(-1) == wanted).cpu().numpy())
+    return _Answers(np.concatenate(before), {name: np.concatenate(values) for name, values in right.items()})
+
+
+def _shares(suffix: str, parts: Sequence[_Answers]) -> dict[str, float]:
+    found = _Answers.joined(parts)
+    return {f"{name}{suffix}": float(right.mean()) for name, right in found.right.items() if len(right)}
+
+
+def _panel(found: _Answers, trained: int | None, chance: float | None) -> Panel:
+    """By number of tokens before the answer; of more than `POINTS` numbers neighbours are pooled. `trained`:
+    the longest sequence of training, where longer ones follow."""
+    least, most = int(found.before.min()), int(found.before.max())
+    width = -(-(most - least + 1) // POINTS)
+    pool = (found.before - least) // width
+    kept = np.unique(pool)
+    x = [float(found.before[pool == one].mean()) for one in kept]
+    curves = [
+        Curve(name, x, [float(right[pool == one].mean()) for one in kept])
+        for name, right in (("dynamics alone", found.right["dynamics"]), ("backbone", found.right["backbone"]))
+    ]
+    ends = [float(least), float(most)]
+    if trained is not None:
+        curves.append(Curve("length of training", [float(trained)] * 2, [0.0, 1.0], "control"))
+    if chance is not None:
+        curves.append(Curve("chance", ends, [chance] * 2, "control"))
+    return Panel("tokens read", "accuracy", curves, shares=True)

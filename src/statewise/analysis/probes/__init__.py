@@ -1,0 +1,1 @@
+"""Probes: what can be read off the states of a model."""

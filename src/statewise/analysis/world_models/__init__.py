@@ -1,0 +1,1 @@
+"""The world that a model implies: maps, detours, distinction and compression."""

@@ -1,0 +1,167 @@
+"""Sequence distinction (Vafa et al. 2024): prefixes with different states must have different futures.
+
+The world's boundary of two states is the set of shortest continuations that are possible after the first and not after
+the second. *Recall* is the share of it that the model accepts after the first prefix and rejects after the second. The
+model's boundary is a sample of continuations of the first prefix, each cut where the model rejects it after the second.
+*Precision* is the share of it that is possible after the first state and not after the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.following import by_length, draw, probabilities
+from statewise.analysis.sentences import percent
+from statewise.analysis.world_models.trials import (
+    TrialsConfig,
+    count_trials,
+    floor_notes,
+    mean_by,
+    share,
+    unscored_notes,
+)
+from statewise.decoding.predictor import Predictor
+from statewise.reporting.figures import Curve, Panel
+from statewise.runtime.bounds import bounded
+from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing, most_legal, up_to_end
+from statewise.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class DistinctionConfig(TrialsConfig):
+    """Options of `statewise analyze RUN distinction`."""
+
+    length: int = 5
+    """Longest continuations of the world's boundary, in tokens; it bounds recall. Continuations sampled for precision
+    run to their end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        bounded(self, "length", at_least=1)
+
+
+@dataclass
+class Boundary:
+    """Continuations in the boundaries of all trials: trial, length, and whether it is right."""
+
+    trial: list[int]
+    length: list[int]
+    right: list[bool]
+
+    def add(self, trial: int, length: int, right: bool) -> None:
+        """Adds a continuation."""
+        self.trial.append(trial)
+        self.length.append(length)
+        self.right.append(right)
+
+    def by_trial(self, trials: int) -> np.ndarray:
+        """(trials,) the share of each trial's boundary that is right; NaN if it is empty."""
+        trial, right = np.array(self.trial, np.int64), np.array(self.right, float)
+        count = np.bincount(trial, minlength=trials)
+        with np.errstate(invalid="ignore"):
+            found: np.ndarray = np.bincount(trial, weights=right, minlength=trials) / count
+        return found
+
+
+def _verdict(metrics: Mapping[str, float], pairs: int) -> str:
+    precision, recall = (metrics.get(f"distinction_{name}") for name in ("precision", "recall"))
+    said = f"Of {pairs:,} pairs of prefixes that lead to different states, the model distinguishes "
+    said += "none by any continuation" if precision is None else (
+        f"pairs by continuations of which {percent(precision)} truly do (precision)"
+    )  # fmt: skip
+    if recall is None:
+        return f"{said}; no continuation truly distinguishes them."
+    return f"{said}; of those that truly do, it finds {percent(recall)} (recall)."
+
+
+class Distinction(Analysis):
+    """Precision and recall of the model's boundaries."""
+
+    Config = DistinctionConfig
+    config: DistinctionConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        automaton(task)
+
+    def analyze(self, subject: Subject) -> Findings:
+        """Metrics `distinction_precision` and `distinction_recall`, means over the trials with a boundary, with
+        standard errors and the number of those trials; `..._empty_as_1` counts trials without one as 1, as the authors
+        do."""
+        config, world = self.config, automaton(subject.task)
+        pairs = world.draw_pairs(np.random.default_rng([config.seed, 2]), config.trials, same_state=False)
+        of_model, of_world = Boundary([], [], []), Boundary([], [], [])
+        for rows in by_length(pairs.first):
+            prefixes = pairs.first[rows].tokens, pairs.second[rows].tokens
+            self._of_model(subject.snapshot.predictor, subject.task.end, world, prefixes, rows, of_model)
+            self._of_world(subject.snapshot.predictor, world, prefixes, rows, of_world)
+        metrics: dict[str, float] = {}
+        curves, details, main = [], {}, []
+        notes = [*unscored_notes(world), *floor_notes(most_legal(world, pairs.first), config.floor)]
+        for name, boundary, whose in (("precision", of_model, "the model"), ("recall", of_world, "the world")):
+            trials = boundary.by_trial(len(pairs))
+            known = trials[~np.isnan(trials)]
+            if len(known):
+                metrics |= share(f"distinction_{name}", known)
+                main.append(f"distinction_{name}")
+            else:
+                notes.append(f"{whose} distinguishes none of these pairs of states: {name} is undefined")
+            metrics |= {
+                f"distinction_{name}_empty_as_1": float(np.nan_to_num(trials, nan=1.0).mean()),
+                f"distinction_{name}_trials": len(known),
+            }
+            curves.append(Curve(name, *mean_by(np.array(boundary.length), np.array(boundary.right))))
+            details[name] = [None if np.isnan(value) else value for value in trials.tolist()]
+        panel = Panel("continuation length (tokens)", "share of continuations", curves, shares=True)
+        return Findings(
+            metrics | count_trials(pairs), [panel], details, notes, main=main, verdict=_verdict(metrics, len(pairs))
+        )
+
+    def _of_model(
+        self,
+        predictor: Predictor,
+        end: int | None,
+        world: Automaton,
+        prefixes: tuple[np.ndarray, np.ndarray],
+        rows: np.ndarray,
+        found: Boundary,
+    ) -> None:
+        config = self.config
+        limit = world.longest - prefixes[0].shape[1]
+        drawn = draw(predictor, prefixes[0], config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed)
+        which = np.repeat(np.arange(len(rows)), config.samples)
+        first, second = (world.states_after(side) for side in prefixes)
+        tails = up_to_end(world, first[which], [tail for of_one in drawn for tail in of_one])
+        cut: set[tuple[int, tuple[int, ...]]] = set()
+        for row, tail, given in zip(which.tolist(), tails, probabilities(predictor, prefixes[1], which, tails)):
+            rejected = np.flatnonzero(given <= config.floor)
+            if len(rejected):
+                cut.add((row, tuple(tail[: rejected[0] + 1].tolist())))
+        for row, words in sorted(cut):
+            tokens, pair = np.array([words]), slice(row, row + 1)
+            right = accepted(world, first[pair], tokens).all() and not accepted(world, second[pair], tokens).all()
+            found.add(int(rows[row]), len(words), bool(right))
+
+    def _of_world(
+        self,
+        predictor: Predictor,
+        world: Automaton,
+        prefixes: tuple[np.ndarray, np.ndarray],
+        rows: np.ndarray,
+        found: Boundary,
+    ) -> None:
+        first, second = (world.states_after(side) for side in prefixes)
+        longest = min(self.config.length, world.longest - prefixes[0].shape[1])
+        boundaries = [distinguishing(world, *pair, longest) for pair in zip(first, second)]
+        tails = [tail for boundary in boundaries for tail in boundary]
+        which = np.repeat(np.arange(len(rows)), [len(boundary) for boundary in boundaries])
+        accepts, rejects = (
+            np.array([(given > self.config.floor).all() for given in probabilities(predictor, side, which, tails)])
+            for side in prefixes
+        )
+        for row, tail, right in zip(which.tolist(), tails, (accepts & ~rejects).tolist() if len(tails) else ()):
+            found.add(int(rows[row]), len(tail), right)

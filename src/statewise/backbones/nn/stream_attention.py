@@ -1,0 +1,145 @@
+"""Attention over two streams as one function, which chooses its implementation by measured speed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from statewise.backbones.nn.attention import attend
+from statewise.backbones.nn.blockwise import attend_blockwise
+from statewise.backbones.nn.masks import Documents
+from statewise.backbones.nn.streams import Reach, may_read, on_device, stream_mask
+
+FLEX_FROM = 512
+"""Shortest rows that FlexAttention takes on a GPU: it compiles a kernel for each length, and short rows have many."""
+FLEX_WIDTH = 16
+"""Least width of a head that it takes there."""
+FLEX_STEP = 128
+"""It pads rows to multiples of this many places, the size of its tiles, so that lengths are few ..."""
+FLEX_SHAPES = 128
+"""... and keeps at most so many kernels. Beyond that PyTorch would go on without one, and write all scores out."""
+
+
+def attend_streams(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    streams: tuple[int, ...],
+    reach: Reach,
+    documents: Documents | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention of the queries of `streams` to the keys of all streams, by `may_read`.
+
+    `query` (B, H, S, T, W), with S indexing `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only inputs;
+    `documents` packed in the rows. Returns (B, H, S, T, W).
+    """
+    if dropout or torch.compiler.is_exporting():  # an exported model takes any length, and the others choose by it
+        return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents, dropout=dropout)
+    if query.device.type == "cuda":
+        if not takes_flex(query.shape[3], query.shape[4]):
+            return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents)
+        return attend_flex(query, key, value, streams=streams, reach=reach, documents=documents)
+    return attend_blockwise(query, key, value, streams=streams, reach=reach, documents=documents)
+
+
+def takes_flex(places: int, width: int) -> bool:
+    """Whether a GPU takes FlexAttention for rows of so many places and heads of this width."""
+    return places >= FLEX_FROM and width >= FLEX_WIDTH
+
+
+def attend_dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    streams: tuple[int, ...],
+    reach: Reach,
+    documents: Documents | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """With a dense mask: the reference for the other implementations. Arguments as in `attend_streams`."""
+    rows, heads, _, places, width = query.shape
+    if documents is None:
+        make = stream_mask if torch.compiler.is_exporting() else _shared_mask
+        mask = make(streams, places, reach, device=query.device)
+    else:
+        mask = documents.once(
+            ("streams", streams, reach), lambda: stream_mask(streams, places, reach, documents.numbers)
+        )
+    mask = mask[..., : key.shape[2] * places]
+    flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
+    return attend(*flat, mask=mask, dropout=dropout).view(query.shape)
+
+
+def attend_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    streams: tuple[int, ...],
+    reach: Reach,
+    documents: Documents | None = None,
+) -> Tensor:
+    """PyTorch's FlexAttention, for GPUs: it skips tiles that the predicate leaves empty.
+
+    Arguments as in `attend_streams`. Streams are concatenated: interleaved, far fewer tiles would be empty.
+    """
+    rows, heads, asking, real, width = query.shape
+    padding = -real % FLEX_STEP
+    places = real + padding
+    if padding:  # later places, which no real query reads
+        query, key, value = (F.pad(part, (0, 0, 0, padding)) for part in (query, key, value))
+    if documents is None:
+        mask = _shared_tiles(streams, key.shape[2], places, reach, query.device)
+    else:
+        shape, numbers = (streams, key.shape[2], places, reach), F.pad(documents.numbers, (0, padding))
+        mask = documents.once(("tiles", *shape), lambda: _tiles(*shape, numbers, query.device))
+    flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
+    attention = _flex(query.device.type)
+    if torch.compiler.is_compiling():  # as part of a larger whole
+        found: Tensor = attention(*flat, block_mask=mask)
+    else:
+        with torch._dynamo.config.patch(recompile_limit=FLEX_SHAPES):
+            found = attention(*flat, block_mask=mask)
+    return found.view(rows, heads, asking, places, width)[:, :, :, :real]
+
+
+@lru_cache(maxsize=4)
+def _shared_mask(streams: tuple[int, ...], places: int, reach: Reach, device: torch.device) -> Tensor:
+    return stream_mask(streams, places, reach, device=device)
+
+
+@lru_cache(maxsize=16)
+def _shared_tiles(streams: tuple[int, ...], keys: int, places: int, reach: Reach, device: torch.device) -> Any:
+    return _tiles(streams, keys, places, reach, None, device)
+
+
+def _tiles(
+    streams: tuple[int, ...], keys: int, places: int, reach: Reach, documents: Tensor | None, device: torch.device
+) -> Any:
+    """The tiles that FlexAttention visits, and the predicate inside them."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    stream_of = on_device(streams, device)
+
+    def allowed(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        found = may_read(stream_of[query // places], query % places, key // places, key % places, reach)
+        if documents is None:
+            return found
+        return found & (documents[row, query % places] == documents[row, key % places])
+
+    batch = None if documents is None else len(documents)
+    return create_block_mask(allowed, batch, None, len(streams) * places, keys * places, device=device)
+
+
+@lru_cache(maxsize=2)
+def _flex(device: str) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention

@@ -1,1 +1,0 @@
-"""Models that carry a state from chunk to chunk: evaluation protocols, whole documents, and states kept in files."""

@@ -1,0 +1,1 @@
+"""Recipes: their parser, the registries of components, field help, recipes and suites that ship. Imports `runtime`."""

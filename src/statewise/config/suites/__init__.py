@@ -1,0 +1,241 @@
+"""Suites: named sets of recipes x objectives x backbones, trained on several seeds and reported together.
+
+A suite is a YAML file, of this package or of the user:
+
+    about: what it is for
+    recipes:                        # each a recipe, or what differs from the recipe that it names as base
+      parity: {base: parity, trainer: {steps: 500}}
+      s3: s3
+    objectives:                     # each with its fields; `name` if it is not the key
+      next_token: {}
+      far: {name: next_latent, horizon: 4}
+    backbones:
+      gpt: {layers: 2, width: 64}
+      lstm: {name: recurrent, cell: lstm}
+    without:                        # combinations to leave out
+      - {objectives: [multi_token], backbones: [two_stream]}
+    settings:                       # what differs in some combinations, the later ones over the earlier
+      - {backbones: [gpt], recipes: [s3], backbone: {init: fan_in}, trainer: {optimizer: muon}}
+      - {objectives: [far], then: [analyze rollout-drift]}    # commands besides those of the recipe
+    seeds: 1-5
+    then:                           # commands on each trained run, by recipe
+      parity: ["evaluate --length 64,128"]
+    metrics:                        # shown besides the headline metric, where a report has them, and what they are
+      accuracy_length_64: accuracy at 64 tokens
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from statewise.config.recipe import unknown
+from statewise.config.recipes import merged, recipe_fields
+from statewise.runtime.json_files import TEXT, Maybe, Shape, check
+from statewise.runtime.yaml_files import read_yaml
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+SHAPE: Shape = {
+    "about?": TEXT, "recipes": {}, "objectives": {}, "backbones": {}, "without?": [{...: [TEXT]}],
+    "settings?": [{}], "then?": {...: [TEXT]}, "metrics?": {...: Maybe(TEXT)},
+}  # fmt: skip
+AXES = ("recipes", "objectives", "backbones")
+PARTS = ("task", "objective", "backbone", "trainer")
+"""Of a recipe, what `settings` may change."""
+THEN = "then"
+FILES = ("suite.yaml", "table.md", "results.json", "index.html", "submitted")
+"""What is written beside the folders of the recipes."""
+COMMANDS = ("analyze", "evaluate")
+"""What may be done with a trained run; their words are checked where the recipes are read."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One recipe with one objective and one backbone: runs that differ in the seed alone."""
+
+    recipe: str
+    objective: str
+    backbone: str
+    fields: dict[str, Any]
+    """The keys of its recipe, all of them in one mapping."""
+    then: list[list[str]]
+    """The words of commands on each of its runs, without the run."""
+
+    @property
+    def text(self) -> str:
+        """Its recipe as YAML."""
+        return yaml.safe_dump(self.fields, sort_keys=False)
+
+    @property
+    def name(self) -> str:
+        """As a relative path."""
+        return f"{self.recipe}/{self.objective}-{self.backbone}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What differs in some combinations."""
+
+    among: dict[str, list[str]]
+    """Which combinations: names by axis; all of an axis that is missing."""
+    parts: dict[str, Any]
+    """Fields of their recipes, by part."""
+    then: list[list[str]]
+    """Commands besides those of the recipe."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What a suite's file says."""
+
+    about: str
+    cells: list[Cell]
+    seeds: str
+    metrics: dict[str, str] = field(default_factory=dict)
+    """Shown besides the headline metric, each with what it is in words; those may be empty."""
+
+
+def suite_names() -> list[str]:
+    """Names of the package's suites, sorted."""
+    files = resources.files(__name__).iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def suite_given(given: str) -> tuple[bytes, str]:
+    """The YAML and the source of a suite: the name of one of ours, or the path of a file. Raises `ValueError` with the
+    choices for an unknown name, `OSError` for a path that cannot be read."""
+    if given in suite_names():
+        return (resources.files(__name__) / f"{given}.yaml").read_bytes(), f"suite {given}"
+    path = Path(given)
+    if (given and path.exists()) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path.read_bytes(), given
+    raise ValueError(unknown("suite", given, suite_names()))
+
+
+def read_suite(text: str | bytes, source: str) -> Suite:
+    """A suite of YAML `text`. Raises `ValueError` naming `source` for one that makes no sense; recipes are checked when
+    they are read."""
+    given = read_yaml(text, source, "a suite")
+    known = ("about", *AXES, "without", "settings", "seeds", THEN, "metrics")
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{source}: {unknown('key', str(key), known)}")
+    check(given, SHAPE, source)
+    axes = {axis: _axis(given, axis, source) for axis in AXES}
+    for place, combination in enumerate(given.get("without", ()), 1):
+        if not combination:
+            raise ValueError(f"{source}: combination {place} of without is empty, and would leave out everything")
+        for axis, names in combination.items():
+            _all_known(names, axes.get(axis), axis, f"{source}: without")
+    settings = [_setting(one, axes, source) for one in given.get("settings", ())]
+    where = f"{source}: {THEN}"
+    _all_known(given.get(THEN, {}), axes["recipes"], "recipes", where)
+    then = {recipe: [_command(line, where) for line in lines] for recipe, lines in given.get(THEN, {}).items()}
+    seeds = given.get("seeds", "1-5")
+    cells = list(_cells(axes, given.get("without", ()), settings, then, source))
+    if not cells:
+        raise ValueError(f"{source}: without leaves out every combination")
+    _check_folders(cells, source)
+    metrics = {str(name): words or "" for name, words in given.get("metrics", {}).items()}
+    return Suite(given.get("about", ""), cells, str(seeds), metrics)
+
+
+def _axis(given: dict[str, Any], axis: str, source: str) -> dict[str, dict[str, Any]]:
+    found = {}
+    if not given[axis]:
+        raise ValueError(f"{source}: {axis} is empty")
+    for name, fields in given[axis].items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ValueError(f"{source}: {axis}: {name!r} is no name: give letters, digits, dots, dashes")
+        if axis == "recipes":
+            fields = {"base": fields} if isinstance(fields, str) else fields
+        if not isinstance(fields, dict | None):
+            raise ValueError(f"{source}: {axis}.{name} must be a mapping of fields, not {fields!r}")
+        found[name] = dict(fields or {})
+        if axis != "recipes":
+            found[name].setdefault("name", name)
+    return found
+
+
+def _check_folders(cells: list[Cell], source: str) -> None:
+    """Raises `ValueError` unless each cell has a folder of its own, also where a file system ignores case."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.recipe.casefold() in FILES:
+            raise ValueError(f"{source}: recipes: {cell.recipe} is the name of a file of the suite: choose another")
+        other = found.setdefault(cell.name.casefold(), cell)
+        if other is not cell:
+            first, second = (f"{one.recipe}, {one.objective}, {one.backbone}" for one in (other, cell))
+            raise ValueError(f"{source}: ({first}) and ({second}) would share the folder {cell.name}: rename one")
+
+
+def _all_known(names: Any, axis: dict[str, Any] | None, what: str, where: str) -> None:
+    if axis is None:
+        raise ValueError(f"{where}: {unknown('key', what, AXES)}")
+    for name in names:
+        if name not in axis:
+            raise ValueError(f"{where}: {unknown(what.removesuffix('s'), name, axis)}")
+
+
+def _command(line: str, where: str) -> list[str]:
+    words = line.split()
+    if not words or words[0] not in COMMANDS:
+        raise ValueError(f"{where}: {line!r} must begin with {' or '.join(COMMANDS)}; the run is added behind it")
+    if {"-h", "--help"} & set(words):
+        raise ValueError(f"{where}: {line!r} asks for help, and does nothing with a run")
+    if any(word.partition("=")[0] in ("--out", "--overwrite") for word in words):
+        raise ValueError(f"{where}: {line!r} writes into one folder for all seeds: omit --out, reports are in the run")
+    if any(word.partition("=")[0] == "--losses" for word in words):
+        raise ValueError(f"{where}: {line!r} writes one file for all seeds: omit --losses")
+    return words
+
+
+def _setting(given: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], source: str) -> Setting:
+    where, found = f"{source}: settings", Setting({}, {}, [])
+    for key, value in given.items():
+        if key in AXES:
+            found.among[key] = check(value, [TEXT], where, key)
+            _all_known(value, axes[key], key, where)
+        elif key == THEN:
+            found.then.extend(_command(line, f"{where}: {THEN}") for line in check(value, [TEXT], where, key))
+        elif key not in PARTS:
+            raise ValueError(f"{where}: {unknown('key', str(key), (*AXES, *PARTS, THEN))}")
+        elif not isinstance(value, dict):
+            raise ValueError(f"{where}: {key} must be a mapping of fields, not {value!r}")
+        else:
+            found.parts[key] = value
+    return found
+
+
+def _cells(
+    axes: dict[str, dict[str, dict[str, Any]]],
+    without: Any,
+    settings: list[Setting],
+    then: dict[str, list[list[str]]],
+    source: str,
+) -> Iterator[Cell]:
+    for names in itertools.product(*(axes[axis] for axis in AXES)):
+        combination = dict(zip(AXES, names))
+
+        def among(chosen: dict[str, list[str]]) -> bool:
+            return all(combination[axis] in some for axis, some in chosen.items())  # noqa: B023
+
+        if any(among(left_out) for left_out in without):
+            continue
+        recipe, objective, backbone = names
+        fields = recipe_fields(yaml.safe_dump(axes["recipes"][recipe]), f"{source}: recipes.{recipe}")
+        if "seed" in axes["recipes"][recipe]:
+            raise ValueError(f"{source}: recipes.{recipe}: seed: the runs have those of the suite's `seeds`")
+        own = {"objective": axes["objectives"][objective], "backbone": axes["backbones"][backbone]}
+        here = [setting for setting in settings if among(setting.among)]
+        for parts in (own, *(setting.parts for setting in here)):
+            fields = merged(fields, parts)
+        commands = [*then.get(recipe, []), *(words for setting in here for words in setting.then)]
+        yield Cell(recipe, objective, backbone, fields, commands)

@@ -1,0 +1,167 @@
+"""Generation that continues from a kept state, and keeps its final state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.data_types import Batch, Completion, Hidden
+from statewise.decoding import kept_state
+from statewise.decoding.base import Decoder, Request
+from statewise.decoding.predictor import Drafter, Predictor, carrier, drafter
+from statewise.tasks.base import Task
+
+
+def continue_generation(
+    predictor: Predictor,
+    task: Task,
+    prompt: str,
+    decoder: Decoder,
+    limit: int = 100,
+    *,
+    fingerprint: str,
+    state: str | Path | None = None,
+    save_state: str | Path | None = None,
+    overwrite: bool = False,
+    warmup: int = 0,
+) -> Completion:
+    """A completion by a model with a carried state, of any length: continues from the file `state`, or starts a new
+    sequence. Keeps the final state in the file `save_state`.
+
+    `prompt` follows what the state has read, and may be empty if there is a state. `warmup`: passes over each chunk of
+    the prompt of a new sequence before it is read. `fingerprint` is that of the model's weights: a state is meaningless
+    to other weights. Raises `FileExistsError` if `save_state` exists, unless it is a file and `overwrite` is set;
+    `ValueError` for a model without a carried state, a file that does not match it, or a sequence that has ended.
+    """
+    if warmup < 0:
+        raise ValueError(f"warmup must not be negative, not {warmup}")
+    if warmup and state is not None:
+        raise ValueError("a warm-up passes over the prompt of a new sequence: it cannot follow a kept state")
+    if save_state is not None:
+        with kept_state.claimed(Path(save_state), overwrite) as scratch:
+            completion, after = _continued(predictor, task, prompt, decoder, limit, fingerprint, state, warmup)
+            kept_state.write(scratch, after, fingerprint)
+        return completion
+    return _continued(predictor, task, prompt, decoder, limit, fingerprint, state, warmup)[0]
+
+
+def _continued(
+    predictor: Predictor,
+    task: Task,
+    prompt: str,
+    decoder: Decoder,
+    limit: int,
+    fingerprint: str,
+    state: str | Path | None,
+    warmup: int,
+) -> tuple[Completion, dict[str, Tensor]]:
+    """The completion, and the state after it."""
+    asked = carrier(predictor).under("carried", warmup)
+    kind = DraftingContinued if isinstance(asked, Drafter) else Continued
+    tokens = task.encode(prompt)
+    if state is None:
+        continued = kind(asked, None)
+    else:
+        kept = kept_state.read(Path(state), fingerprint)
+        try:
+            continued = kind(asked, kept)
+        except ValueError as error:
+            raise ValueError(f"{state}: {error}") from None
+        if task.end is not None and int(kept["pending"][-1]) == task.end:
+            raise ValueError(f"{state}: its sequence has ended and cannot be continued")
+        tokens = np.concatenate([kept["pending"].numpy(), tokens])
+    (completion,) = decoder.decode(continued, Request([tokens], limit, task.end, offset=continued.offset))
+    return completion, continued.state(len(tokens), completion)
+
+
+class Continued(Predictor):
+    """A predictor for a single sequence that starts from a kept state, and whose final state can be kept.
+
+    Only for decoders that read one sequence in order, not for searches, which read several branches.
+    """
+
+    def __init__(self, predictor: Predictor, kept: Mapping[str, Tensor] | None) -> None:
+        """`kept`: the result of `state`; None: a new sequence. Raises `ValueError` for a predictor without a carried
+        state, and for a kept state that does not match it."""
+        self.predictor, self.carrier, self.kept = predictor, carrier(predictor), kept
+        self.vocabulary, self.context = predictor.vocabulary, sys.maxsize
+        self._cursor: Any = None
+        self._read = 0
+        self.offset = 0
+        """Tokens that the kept state has read."""
+        if kept is not None:
+            pending = kept.get("pending", torch.empty(0))
+            if pending.dtype != torch.int64 or pending.dim() != 1 or not len(pending):
+                raise ValueError("not a kept state, or a damaged one: it lacks the tokens that were not read yet")
+            if pending.min() < 0 or pending.max() >= self.vocabulary:
+                raise ValueError(f"a damaged state: it holds tokens beyond the vocabulary of {self.vocabulary}")
+            self.offset = self._resumed(kept).cache.length
+
+    def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[Any, Tensor]:
+        """See `Predictor.start`; takes one row, which starts with the pending tokens."""
+        assert len(prompts) == 1
+        assert counts is None or counts[0] == prompts.shape[1]
+        self._read = prompts.shape[1]
+        if self.kept is None:
+            self._cursor, logits = self.predictor.start(prompts)
+        else:
+            self._cursor = self._resumed(self.kept)
+            logits = self.predictor.extend(self._cursor, prompts)[:, -1]
+        return self._cursor, logits
+
+    def extend(self, cursor: Any, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
+        """See `Predictor.extend`."""
+        self._read += tokens.shape[1] if counts is None else int(counts[0])
+        return self.predictor.extend(cursor, tokens, counts)
+
+    def hold(self, cursor: Any) -> None:
+        """See `Predictor.hold`."""
+        self.predictor.hold(cursor)
+
+    def release(self, cursor: Any) -> None:
+        """See `Predictor.release`."""
+        self.predictor.release(cursor)
+
+    def rewind(self, cursor: Any, positions: int | np.ndarray) -> None:
+        """See `Predictor.rewind`."""
+        self._read -= int(np.asarray(positions).flatten()[0])
+        self.predictor.rewind(cursor, positions)
+
+    def join(self, cursor: Any, other: Any) -> None:
+        """Raises `ValueError`, as `reorder` does."""
+        self.reorder(cursor, torch.zeros(0, dtype=torch.int64))
+
+    def reorder(self, cursor: Any, rows: Tensor) -> None:
+        """Raises `ValueError`: there is only one sequence."""
+        raise ValueError("a kept state needs a decoder that does not search: greedy, sample or speculative")
+
+    def states(self, batch: Batch) -> Hidden:
+        """See `Predictor.states`."""
+        return self.predictor.states(batch)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """See `Predictor.logits`."""
+        return self.predictor.logits(batch)
+
+    def _resumed(self, kept: Mapping[str, Tensor]) -> Any:
+        return self.carrier.resume({name: tensor for name, tensor in kept.items() if name != "pending"})
+
+    def state(self, prompt_length: int, completion: Completion) -> dict[str, Tensor]:
+        """The state after a completion. Tokens of the completion that were not read are `pending` (m,), m >= 1: they
+        must be read first when continuing."""
+        pending = torch.from_numpy(completion.tokens[self._read - prompt_length :])
+        return {**self.carrier.keep(self._cursor), "pending": pending}
+
+
+class DraftingContinued(Continued, Drafter):
+    """A `Continued` of a predictor that can draft."""
+
+    def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:
+        """See `Drafter.guesses`."""
+        return drafter(self.predictor).guesses(cursor, token, among)

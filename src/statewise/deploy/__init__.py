@@ -1,0 +1,1 @@
+"""Models that leave: server, playground, exports. Imports every room but `experiments` and `cli`."""

@@ -1,0 +1,164 @@
+"""A model as a folder of Hugging Face.
+
+A plain decoder becomes a model of an existing architecture, which needs nothing of statewise to load, and a tuned model
+of transformers stays what it was. Other models become `StatewiseForCausalLM`, which `import statewise.hf` registers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from statewise import __version__
+from statewise.backbones import BACKBONES
+from statewise.backbones.hf.backbone import HuggingFace
+from statewise.deploy.export import folder_files as files
+from statewise.deploy.export.card import EVALUATION, model_card
+from statewise.deploy.export.exported import Exported
+from statewise.deploy.export.own_head import embedded
+from statewise.deploy.export.plain import NotPlain, Plain, plain
+from statewise.deploy.export.tokenizer import tokenizer_config, tokenizer_json
+from statewise.deploy.export.tuned import tuned
+from statewise.deploy.export.tuned import write as write_tuned
+from statewise.model.model import Model
+from statewise.objectives import OBJECTIVES
+from statewise.objectives.predictors import CausalPredictor
+from statewise.runtime.durable import write_atomically
+from statewise.runtime.json_files import check
+
+HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
+"""Head widths that attention kernels of inference servers commonly support; vLLM's on CPUs supports no others below
+128."""
+
+
+def export_folder(model: Model, out: Path, scratch: Path, command: str | None = None) -> Exported:
+    """Writes the model to the folder `scratch`, which is to become `out`; see `export.export`."""
+    notes: list[str] = []
+    beside: dict[str, Tensor] = {}
+    guest = tuned(model)
+    if guest is not None:
+        notes += guest.notes
+        fields: dict[str, Any] = {"architectures": [type(guest.causal).__name__], "model_type": None}
+        tensors = dict(guest.causal.named_parameters())
+    else:
+        try:
+            found = plain(model.objective)
+            fields, tensors, beside = _mapped(found, notes)
+        except NotPlain as error:
+            notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
+            recipe = model.recipe
+            others = [] if recipe.backbone.name in BACKBONES else [_whose(recipe.backbone.name, BACKBONES.describe)]
+            others += (
+                [] if recipe.objective.name in OBJECTIVES else [_whose(recipe.objective.name, OBJECTIVES.describe)]
+            )
+            if others:
+                notes.append(f"{' and '.join(others)} must be importable, too, where it is loaded")
+            fields, tensors = _registered(model, notes)
+    V = len(model.task.vocab)
+    rows = V if guest is None else guest.causal.get_input_embeddings().num_embeddings
+    content = tokenizer_json(model.task, rows)
+    if content is None:
+        notes.append(
+            f"no tokenizer: the text of the task {model.recipe.task.name} cannot be converted exactly by one, so the "
+            "model takes token ids"
+        )
+    elif fields["model_type"] != "statewise" and rows == V and model.task.end is None and model.task.filler is None:
+        notes.append(
+            "the task has no symbol that could be padding, so the texts of a batch must have as many tokens each"
+        )
+    if model.run is not None and model.run.precision() == "bf16":
+        notes.append("trained with bf16 autocast; the weights are float32")
+    end = model.task.end
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    step = None if model.checkpoint is None else model.checkpoint.step
+    if guest is not None:
+        write_tuned(guest, scratch, end)
+    else:
+        files.write_tensors(scratch / files.WEIGHTS, tensors)
+        files.write_beside(scratch, beside)
+        files.write_json(scratch / files.CONFIG, files.config_json(fields, end))
+    generation = files.generation_json(end, model.task.context, model.task.longest_answer)
+    files.write_json(scratch / "generation_config.json", generation)
+    if content is not None:
+        write_atomically(scratch / "tokenizer.json", content.encode())
+        files.write_json(scratch / "tokenizer_config.json", tokenizer_config(content, model.task))
+    card = model_card(
+        out.resolve().name,
+        model.recipe.as_dict(),
+        architecture=fields["architectures"][0],
+        registered=fields["model_type"] == "statewise",
+        tokenizer=content is not None,
+        parameters=parameters,
+        context=model.task.context,
+        version=__version__,
+        step=step,
+        report=_evaluation(model),
+        command=command or shlex.join(["statewise", "export", "RUN", "--to", "hf", "--out", out.resolve().name]),
+        notes=notes,
+    )
+    write_atomically(scratch / "README.md", card.encode())
+    ours = {
+        "version": __version__,
+        "fingerprint": model.fingerprint(),
+        "step": step,
+        "recipe": model.recipe.as_dict(),
+        "notes": notes,
+    }
+    files.write_json(scratch / files.OURS, ours)
+    return Exported(out, fields["architectures"][0], parameters, files.size(scratch), notes)
+
+
+def _mapped(found: Plain, notes: list[str]) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    width = found.config.width // found.config.heads
+    if width not in HEAD_WIDTHS:
+        notes.append(
+            f"heads are {width} wide, and some inference servers (vLLM on CPUs) support only widths of "
+            f"{', '.join(map(str, HEAD_WIDTHS))}"
+        )
+    return found.layout.config(found.config, found.vocabulary, found.context), found.tensors, found.beside
+
+
+def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Fields of config.json and weights of `StatewiseForCausalLM`."""
+    predictor = model.predictor()
+    assert isinstance(predictor, CausalPredictor)
+    backbone, recipe = predictor.backbone, model.recipe
+    fields: dict[str, Any] = {
+        "architectures": ["StatewiseForCausalLM"],
+        "model_type": "statewise",
+        "vocab_size": predictor.vocabulary,
+        "max_position_embeddings": predictor.context,
+        "hidden_size": backbone.width,
+        "num_hidden_layers": recipe.backbone.config.layers,
+        "tie_word_embeddings": False,
+        **{
+            part: {"name": chosen.name, **dataclasses.asdict(chosen.config)}
+            for part, chosen in (("backbone", recipe.backbone), ("objective", recipe.objective))
+        },
+        "rows": recipe.trainer.rows,
+    }
+    if isinstance(backbone, HuggingFace):
+        notes.append(f"tuned from {backbone.config.model}" + ", its LoRA adapters merged" * backbone.adapted)
+        found = embedded(model.objective, backbone)
+        return {**fields, "num_hidden_layers": backbone.layers, **found.fields}, found.tensors
+    tensors = {f"objective.{name}": tensor.detach().cpu() for name, tensor in model.objective.state_dict().items()}
+    return fields, {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _whose(name: str, describe: Callable[[str], str]) -> str:
+    """The class of another package, and if it has a short name the package."""
+    return name if ":" in name else describe(name)
+
+
+def _evaluation(model: Model) -> dict[str, Any] | None:
+    """The evaluation of the model's run on held-out examples, if there is one. Raises `ValueError` unless it is one."""
+    report = None if model.run is None else model.run.report("evaluation")
+    if report is not None:
+        assert model.run is not None
+        check(report, EVALUATION, str(model.run.reports_folder / "evaluation.json"))
+    return report

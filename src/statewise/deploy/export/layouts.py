@@ -1,0 +1,229 @@
+"""Architectures of Hugging Face that compute exactly what some of our decoders do.
+
+| norm, positions, MLP | architecture | |
+| --- | --- | --- |
+| rms, rope, swiglu | Llama | |
+| layer, learned, gelu or relu | GPT-2 | its biases are zero without `bias` |
+| layer, rope, gelu or relu | Starcoder2 | the biases of its norms are zero without `bias` |
+| layer, rope, swiglu, no bias | StableLM | the biases of its norms are zero |
+
+All rotate halves of a head as ours do, so queries and keys keep their order. Defaults of these architectures that
+differ from ours (epsilons, bias, activation, tied head, special tokens) are always written out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from statewise.backbones.gpt import GPTConfig
+from statewise.deploy.export.tensor_maps import Stacked, TensorMap, Zeros
+
+ROPE_BASE = 10000.0
+"""See `nn.rotary.ROTARY_BASE`."""
+
+
+class Layout(ABC):
+    """An architecture with its configuration and the names of its tensors."""
+
+    architecture: ClassVar[str]
+    """Its class in transformers."""
+    model_type: ClassVar[str]
+    norm: ClassVar[str]
+    positions: ClassVar[str]
+    mlps: ClassVar[tuple[str, ...]]
+    biased: ClassVar[bool] = True
+    """Whether it can have biases."""
+
+    def fits(self, config: GPTConfig) -> bool:
+        """Whether it represents such a decoder exactly."""
+        kind = config.norm == self.norm and config.positions == self.positions and config.mlp in self.mlps
+        return kind and (self.biased or not config.bias)
+
+    def config(self, config: GPTConfig, vocabulary: int, context: int) -> dict[str, Any]:
+        """Its config.json, without special tokens."""
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+            "vocab_size": vocabulary,
+            "tie_word_embeddings": config.tied,
+            **self.shape(config, context),
+        }
+
+    @abstractmethod
+    def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
+        """The fields of its config.json that describe the blocks."""
+
+    @abstractmethod
+    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
+        """Our tensors and theirs."""
+
+
+class Llama(Layout):
+    """RMSNorm, rotary positions, gated SiLU (Touvron et al. 2023)."""
+
+    architecture, model_type = "LlamaForCausalLM", "llama"
+    norm, positions, mlps = "rms", "rope", ("swiglu",)
+
+    def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
+        """See `Layout`."""
+        return {
+            **_llama_like(config, context),
+            "head_dim": config.width // config.heads,
+            "hidden_act": "silu",
+            "rms_norm_eps": config.norm_eps,
+            "attention_bias": config.bias,
+            "mlp_bias": config.bias,
+            "pretraining_tp": 1,
+        }
+
+    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
+        """See `Layout`."""
+        yield from _llama_like_maps(config, ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
+
+
+class StableLM(Layout):
+    """LayerNorm, rotary positions, gated SiLU (Bellagente et al. 2024)."""
+
+    architecture, model_type = "StableLmForCausalLM", "stablelm"
+    norm, positions, mlps, biased = "layer", "rope", ("swiglu",), False
+
+    def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
+        """See `Layout`."""
+        return {
+            **_llama_like(config, context, rotary=1.0),
+            "hidden_act": "silu",
+            "layer_norm_eps": config.norm_eps,
+            "use_qkv_bias": False,
+            "qk_layernorm": False,
+            "use_parallel_residual": False,
+            "hidden_dropout": config.dropout,
+        }
+
+    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
+        """See `Layout`."""
+        yield from _llama_like_maps(config, ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
+
+
+class Starcoder2(Layout):
+    """LayerNorm, rotary positions, GELU or ReLU (Lozhkov et al. 2024)."""
+
+    architecture, model_type = "Starcoder2ForCausalLM", "starcoder2"
+    norm, positions, mlps = "layer", "rope", ("gelu", "relu")
+
+    def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
+        """See `Layout`."""
+        return {
+            **_llama_like(config, context),
+            "hidden_act": config.mlp,
+            "norm_epsilon": config.norm_eps,
+            "use_bias": config.bias,
+            "sliding_window": None,
+            "residual_dropout": config.dropout,
+            "embedding_dropout": config.dropout,
+        }
+
+    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
+        """See `Layout`."""
+        yield from _llama_like_maps(config, ("mlp.c_fc",), "mlp.c_proj")
+
+
+class GPT2(Layout):
+    """LayerNorm, learned positions, GELU or ReLU (Radford et al. 2019)."""
+
+    architecture, model_type = "GPT2LMHeadModel", "gpt2"
+    norm, positions, mlps = "layer", "learned", ("gelu", "relu")
+
+    def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
+        """See `Layout`. `gelu` is the exact one; the architecture's default is an approximation by a tanh."""
+        return {
+            "n_embd": config.width,
+            "n_layer": config.layers,
+            "n_head": config.heads,
+            "n_inner": config.hidden_width,
+            "n_positions": context,
+            "activation_function": config.mlp,
+            "layer_norm_epsilon": config.norm_eps,
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "reorder_and_upcast_attn": False,
+            **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), config.dropout),
+        }
+
+    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
+        """See `Layout`."""
+        yield Stacked("embedding.weight", ("transformer.wte.weight",))
+        yield Stacked("positions.weight", ("transformer.wpe.weight",))
+        D, inner = config.width, config.hidden_width
+        for layer in range(config.layers):
+            ours, theirs = f"blocks.{layer}.", f"transformer.h.{layer}."
+            yield from _norm(config, f"{ours}attention_norm", f"{theirs}ln_1")
+            yield from _norm(config, f"{ours}mlp_norm", f"{theirs}ln_2")
+            for mine, name, outputs in (
+                ("attention.in_proj", "attn.c_attn", 3 * D), ("attention.out_proj", "attn.c_proj", D),
+                ("mlp.in_proj", "mlp.c_fc", inner), ("mlp.out_proj", "mlp.c_proj", D),
+            ):  # fmt: skip
+                yield Stacked(f"{ours}{mine}.weight", (f"{theirs}{name}.weight",), transposed=True)
+                if config.bias:
+                    yield Stacked(f"{ours}{mine}.bias", (f"{theirs}{name}.bias",))
+                else:
+                    yield Zeros(f"{theirs}{name}.bias", outputs)
+        yield from _norm(config, "norm", "transformer.ln_f")
+        yield from _head(config)
+
+
+LAYOUTS: tuple[Layout, ...] = (Llama(), GPT2(), Starcoder2(), StableLM())
+
+
+def layout_of(config: GPTConfig) -> Layout | None:
+    """The layout that represents a decoder exactly, if one does."""
+    return next((layout for layout in LAYOUTS if layout.fits(config)), None)
+
+
+def _llama_like(config: GPTConfig, context: int, rotary: float | None = None) -> dict[str, Any]:
+    """`rotary`: the share of a head that is rotated, where the architecture has that field. Version 4 of transformers
+    and others read the base of rotary positions at the top level, version 5 reads it in `rope_parameters`."""
+    share = {} if rotary is None else {"partial_rotary_factor": rotary}
+    return {
+        "hidden_size": config.width,
+        "intermediate_size": config.hidden_width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "max_position_embeddings": context,
+        "attention_dropout": config.dropout,
+        "rope_theta": ROPE_BASE,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE, **share},
+        **share,
+    }
+
+
+def _llama_like_maps(config: GPTConfig, first: tuple[str, ...], second: str) -> Iterator[TensorMap]:
+    """`first`, `second`: their names of the matrices of the MLP."""
+    yield Stacked("embedding.weight", ("model.embed_tokens.weight",))
+    for layer in range(config.layers):
+        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
+        yield from _norm(config, f"{ours}attention_norm", f"{theirs}input_layernorm")
+        yield from _norm(config, f"{ours}mlp_norm", f"{theirs}post_attention_layernorm")
+        for mine, names in {
+            "attention.in_proj": tuple(f"self_attn.{which}_proj" for which in "qkv"),
+            "attention.out_proj": ("self_attn.o_proj",),
+            "mlp.in_proj": first,
+            "mlp.out_proj": (second,),
+        }.items():
+            for kind in ("weight", "bias") if config.bias else ("weight",):
+                yield Stacked(f"{ours}{mine}.{kind}", tuple(f"{theirs}{name}.{kind}" for name in names))
+    yield from _norm(config, "norm", "model.norm")
+    yield from _head(config)
+
+
+def _norm(config: GPTConfig, ours: str, theirs: str) -> Iterator[TensorMap]:
+    yield Stacked(f"{ours}.weight", (f"{theirs}.weight",))
+    if config.norm == "layer":
+        yield Stacked(f"{ours}.bias", (f"{theirs}.bias",)) if config.bias else Zeros(f"{theirs}.bias", config.width)
+
+
+def _head(config: GPTConfig) -> Iterator[TensorMap]:
+    if not config.tied:
+        yield Stacked("head.weight", ("lm_head.weight",))

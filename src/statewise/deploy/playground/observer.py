@@ -1,0 +1,356 @@
+"""Observes one model: traces of sequences, on a plane and with a reading of its states that are fitted once."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from statewise.analysis.beliefs.beliefs import beliefs
+from statewise.analysis.beliefs.least_squares import fit
+from statewise.data_types import Examples, in_float64
+from statewise.decoding.base import Decoder, Request
+from statewise.decoding.predictor import Drafter, GoalScorer, start_conditioned
+from statewise.deploy.playground.knowledge import Knowledge, knowledge
+from statewise.deploy.playground.trace import Place, Trace, Weighted, rounded
+from statewise.deploy.serving.refusals import Refusal
+from statewise.deploy.serving.served import UNCONDITIONED, Served
+from statewise.model.building import make_decoder
+from statewise.model.snapshots import snapshot
+from statewise.reporting.figures import objective_colour
+from statewise.tasks.base import RunningText, World
+from statewise.tasks.batches import collate
+
+POSITIONS, SEQUENCES = 8192, 512
+"""Most held-out positions and sequences to which the plane and the reading are fitted."""
+DOTS = 800
+"""Most held-out states of a picture."""
+CUTOFF = 1e-6
+"""See `least_squares.fit`."""
+LEAST_SHARE = 1 / 3
+"""A plane with a smaller share of the variance is not shown: the states on it are a cloud that says nothing."""
+DRAFT = 4
+"""Tokens drafted for each pass by models that draft."""
+OPENING = 24
+"""Tokens of a held-out text that its prompt has."""
+OFFERED = 12
+"""Held-out prompts that a page offers."""
+FEW, SOME = 64, 8
+"""Most tokens of a vocabulary of which all are shown as next ones, and how many of others."""
+MOST_LEGAL = 64
+"""With more legal tokens only the likeliest are in `Place.next`."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be traced."""
+
+    prompt: np.ndarray
+    """(t,) tokens."""
+    forced: Sequence[int] = ()
+    """Tokens that follow it in any case."""
+    goal: np.ndarray | None = None
+    """(g,) tokens that should follow the completion; None: none."""
+    limit: int = 0
+    """Most tokens of the completion, those forced included; 0: none."""
+    top: int = 8
+    """Likely next tokens of each place."""
+    temperature: float = 0.0
+    """0: the likeliest token at every step."""
+    seed: int = 0
+
+
+class Observer:
+    """Of one model. Only the thread that owns the model may call it."""
+
+    def __init__(self, served: Served) -> None:
+        self.served, self.task, self.predictor = served, served.task, served.predictor
+
+    @property
+    def top(self) -> int:
+        """Next tokens of each place that a page shows: all where they are few."""
+        V = len(self.task.vocab)
+        return V if V <= FEW else SOME
+
+    @property
+    def temperature(self) -> float:
+        """What a page begins with: 1 for texts, of which the likeliest repeats itself."""
+        return float(isinstance(self.task, RunningText))
+
+    # What is fitted once
+
+    @cached_property
+    def _examples(self) -> Examples:
+        """Held-out sequences, or the beginning of one that is long."""
+        some = self.task.held_out(SEQUENCES)
+        longest = int(some.lengths.max())
+        chosen = some[: max(1, POSITIONS // longest)]
+        cut = min(longest, POSITIONS)
+        rows = [row[: min(length, cut)] for row, length in zip(chosen.tokens, chosen.lengths.tolist())]
+        prompts = chosen.prompt_lengths if chosen.prompt_lengths.ndim == 1 else np.zeros(len(rows), np.int64)
+        return Examples.of(rows, [int(min(length, len(row))) for row, length in zip(rows, prompts)])
+
+    @cached_property
+    def _states(self) -> np.ndarray:
+        """(m, D) float64: the states at all positions of the examples."""
+        return beliefs(snapshot(self.served.model.objective), self._examples, "all").vectors.astype(np.float64)
+
+    @cached_property
+    def _knowledge(self) -> Knowledge | None:
+        return knowledge(self.task, self._examples)
+
+    @cached_property
+    def _plane(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Centre (D,), the two first principal axes (D, 2), and the shares of the variance along them (2,)."""
+        centre = self._states.mean(0)
+        apart = self._states - centre
+        values, axes = np.linalg.eigh(apart.T @ apart)
+        axes = axes[:, ::-1][:, :2]
+        axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
+        if axes.shape[1] < 2:
+            axes = np.pad(axes, ((0, 0), (0, 1)))
+        share = np.pad(values[::-1][:2], (0, max(0, 2 - len(values)))) / max(values.sum(), 1e-300)
+        return centre, axes, share
+
+    @cached_property
+    def _reading(self) -> tuple[Any, float] | None:
+        """The map from states to the true ones, and its quality on a quarter of the sequences, to which another one was
+        not fitted."""
+        known = self._knowledge
+        if known is None:
+            return None
+        lengths = self._examples.lengths
+        there = np.arange(self._examples.tokens.shape[1]) < lengths[:, None]
+        true = known.states(self._examples)[there]
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        usable = np.isfinite(true).all(1)
+        states, true, rows = self._states[usable], true[usable], rows[usable]
+        tested = rows >= 0.75 * len(lengths)
+        if tested.all() or not tested.any():
+            return None
+        part = fit(states[~tested], true[~tested], np.ones(int((~tested).sum())), CUTOFF)
+        quality = known.quality(part(states[tested]), true[tested])
+        if not math.isfinite(quality):  # the true states do not vary
+            return None
+        return fit(states, true, np.ones(len(true)), CUTOFF), quality
+
+    # What a page needs to know of the model
+
+    def description(self) -> dict[str, Any]:
+        """The model as JSON values: what it can do, the plane of its states, without points if its share of variance
+        is below `LEAST_SHARE`, and held-out prompts."""
+        served, task, known, reading = self.served, self.task, self._knowledge, self._reading
+        centre, axes, share = self._plane
+        dots = min(DOTS, len(self._states)) if share.sum() >= LEAST_SHARE else 0
+        which = np.linspace(0, len(self._states) - 1, dots).round().astype(int)
+        recipe = served.model.recipe
+        labels = colours = None
+        there = np.arange(self._examples.tokens.shape[1]) < self._examples.lengths[:, None]
+        if known is not None and known.colours is not None:
+            colours = known.colours[there][which].tolist()
+        elif known is not None:
+            true = known.states(self._examples)[there][which]
+            labels = np.where(np.isfinite(true).all(1), np.nan_to_num(true).argmax(1), -1).tolist()
+        found: dict[str, Any] = rounded({
+            "name": served.name,
+            "task": recipe.task.name,
+            "objective": recipe.objective.name,
+            "colour": objective_colour(recipe.objective.name),
+            "backbone": recipe.backbone.name,
+            "view": task.view,
+            "goal": isinstance(self.predictor, GoalScorer),
+            "drafts": isinstance(self.predictor, Drafter),
+            "top": self.top,
+            "temperature": self.temperature,
+            "context": served.context,
+            "sequences": self.sequences,
+            "plane": {"points": ((self._states[which] - centre) @ axes).tolist(), "labels": labels,
+                      "colours": colours, "share": share.tolist()},
+            "states": known.names if known is not None else None,
+            "reading": None if reading is None or known is None
+            else {"measure": known.measure, "quality": reading[1]},
+            "planes": known.pictures() if known is not None else [],
+            "examples": [self.example(row) for row in range(min(OFFERED, len(self._examples)))],
+        })  # fmt: skip
+        return found
+
+    @property
+    def sequences(self) -> str:
+        """Equal for models that read the same sequences: a digest of their task's kind and symbols."""
+        return hashlib.sha256(repr((type(self.task).__qualname__, self.task.vocab.symbols)).encode()).hexdigest()[:12]
+
+    def example(self, row: int) -> dict[str, Any]:
+        """A held-out sequence as JSON values: `prompt` as text, `limit` the tokens that follow it, and their text."""
+        tokens = self._examples.tokens[row, : self._examples.lengths[row]]
+        prompt = self.prompt_length(row)
+        return {
+            "prompt": self.task.decode(tokens[:prompt]),
+            "answer": self.task.decode(tokens[prompt:]) if prompt < len(tokens) else "",
+            "limit": self.limit(row),
+        }
+
+    def limit(self, row: int) -> int:
+        """Tokens that follow the prompt of a held-out sequence, at most."""
+        rest = self.served.context - self.prompt_length(row)
+        own = int(self._examples.lengths[row]) - self.prompt_length(row)
+        return min(rest, 64) if self.task.end is not None else min(rest, own, 64)
+
+    def prompt_length(self, row: int) -> int:
+        """Tokens of a held-out sequence that make its prompt. Where sequences have none: all of them if the true state
+        is known, so that it is watched as it forms, else the beginning."""
+        own, length = int(self._examples.prompt_lengths[row]), int(self._examples.lengths[row])
+        return own if own else length if isinstance(self.task, World) else min(OPENING, max(1, length // 2))
+
+    def held_out(self, row: int) -> np.ndarray:
+        """(t,) the prompt of a held-out sequence."""
+        return self._examples.tokens[row, : self.prompt_length(row)]
+
+    def __len__(self) -> int:
+        """Held-out sequences."""
+        return len(self._examples)
+
+    # Traces
+
+    def trace(self, wish: Wish) -> Generator[None, None, Trace]:
+        """Yields after each pass of the model, so that other work can be done between them. Raises `Refusal`."""
+        read, goal = self._conditioned(wish)
+        tokens = np.concatenate([read, np.array(wish.forced, np.int64)])
+        room = self.served.context - len(tokens) - (0 if goal is None else len(goal))
+        if room < 0:
+            raise Refusal(
+                400, f"prompt, forced tokens and goal are {self.served.context - room} tokens, and the model's context "
+                f"is {self.served.context}", param="prompt", code="context_length_exceeded",
+            )  # fmt: skip
+        limit = min(wish.limit - len(wish.forced), room)
+        finish, made, passes = "length", [], 0
+        drafts = isinstance(self.predictor, Drafter) and goal is None
+        if len(wish.forced) and wish.forced[-1] == self.task.end:
+            finish = "stop"
+        elif limit > 0:
+            closing = self.predictor.closing if goal is not None and isinstance(self.predictor, GoalScorer) else None
+            request = Request([tokens], limit, self.task.end, goal, closing=closing)
+            for step in self._decoder(wish, drafts).steps(self.predictor, request):
+                new = [token for token in step.tokens[0].tolist() if token >= 0]
+                drafted, offered = int(step.drafted[0]), None if step.offered is None else int(step.offered[0])
+                for place, token in enumerate(new):
+                    last = place == len(new) - 1
+                    made.append((token, place < drafted, offered if last and drafts else None))
+                passes += 1
+                yield
+            if made and request.stop is not None and made[-1][0] == request.stop:
+                finish = "stop"
+                if request.stop == closing:
+                    made.pop()
+        yield
+        whole = np.concatenate([tokens, np.array([token for token, _, _ in made], np.int64)])
+        places = self._places(whole, len(read), goal, wish.top)
+        for place, (_, drafted, offered) in zip(range(len(tokens), len(whole)), made):
+            places[place] = Place(**{**vars(places[place]), "drafted": drafted, "offered": offered})
+        occurring = {*whole.tolist(), *(token for place in places for token, _ in place.next),
+                     *(() if goal is None else goal.tolist())}  # fmt: skip
+        return Trace(
+            self.served.name, len(read), len(tokens), places, [] if goal is None else goal.tolist(), finish,
+            passes if drafts and made else None,
+            {token: self.served.token_text(token) for token in sorted(occurring)}, self.task.scene(whole),
+        )  # fmt: skip
+
+    def _conditioned(self, wish: Wish) -> tuple[np.ndarray, np.ndarray | None]:
+        """The tokens that the model reads, and its goal."""
+        nothing = np.zeros(0, np.int64)
+        try:
+            read, goal = self.task.with_goal(wish.prompt, nothing if wish.goal is None else wish.goal)
+        except ValueError as error:
+            raise Refusal(400, str(error), param="prompt") from None
+        if goal is not None and not isinstance(self.predictor, GoalScorer):
+            raise Refusal(400, UNCONDITIONED, param="goal", code="unsupported_parameter")
+        if not len(read):
+            raise Refusal(400, "the prompt is empty: it needs at least one symbol", param="prompt")
+        return np.asarray(read, np.int64), goal
+
+    def _decoder(self, wish: Wish, drafts: bool) -> Decoder:
+        """Drafts do not change what is generated."""
+        own: dict[str, Any] = {"temperature": wish.temperature, "seed": wish.seed} if wish.temperature else {}
+        if drafts:
+            return make_decoder("speculative", draft=min(DRAFT, self.served.context - 1), **own)
+        return make_decoder("sample" if wish.temperature else "greedy", **own)
+
+    def _places(self, tokens: np.ndarray, prompt: int, goal: np.ndarray | None, top: int) -> list[Place]:
+        """Of the sequence `tokens` (T,), whose first `prompt` are read before a goal is known."""
+        examples = Examples.of([tokens], [prompt])
+        logp = self._log_probabilities(examples, goal)
+        states = beliefs(snapshot(self.served.model.objective), examples, "all").vectors.astype(np.float64)
+        centre, axes, _ = self._plane
+        on_plane = (states - centre) @ axes
+        known, reading = self._knowledge, self._reading
+        true = self._true(examples)
+        certain = None if true is None else np.isfinite(true).all(1)
+        ahead = None if known is None else known.next_tokens(examples)
+        read = None if reading is None else reading[0](states)
+        true_at = None if known is None or true is None else known.places(np.nan_to_num(true))
+        read_at = None if known is None or read is None else known.places(read)
+        found = []
+        for place in range(len(tokens)):
+            legal = self._legal(tokens[: place + 1])
+            following = self._following(logp[place], legal, top)
+            may = ahead is not None and bool(np.isfinite(ahead[0, place]).all())
+            sure = certain is not None and bool(certain[place])
+            found.append(Place(
+                int(tokens[place]),
+                float(logp[place - 1, tokens[place]]) if place else None,
+                following,
+                legal,
+                [float(ahead[0, place, token]) for token, _ in following] if ahead is not None and may else None,
+                (float(on_plane[place, 0]), float(on_plane[place, 1])),
+                known.shown(true[place]) if known is not None and true is not None and sure else None,
+                known.shown(read[place]) if known is not None and read is not None else None,
+                true_at[place] if true_at is not None and sure else None,
+                None if read_at is None else read_at[place],
+            ))  # fmt: skip
+        return found
+
+    def _log_probabilities(self, examples: Examples, goal: np.ndarray | None) -> np.ndarray:
+        """(T, V) float64: the log-probabilities of the next token after each place."""
+        prompt, V = int(examples.prompt_lengths[0]), self.predictor.vocabulary
+        with torch.no_grad():
+            if goal is None:
+                logits = self.predictor.logits(collate(examples))[0]
+            else:  # those of the prompt are made before the goal is known
+                tokens = torch.from_numpy(examples.tokens)
+                before = self.predictor.logits(collate(Examples.of([examples.tokens[0, :prompt]], [prompt])))[0]
+                cursor, first = start_conditioned(self.predictor, tokens[:, :prompt], torch.from_numpy(goal))
+                parts = [before[: prompt - 1, :V], first[:, :V]]
+                if tokens.shape[1] > prompt:
+                    parts.append(self.predictor.extend(cursor, tokens[:, prompt:])[0, :, :V])
+                logits = torch.cat(parts)
+            found: np.ndarray = in_float64(logits[:, :V]).log_softmax(-1).cpu().numpy()
+        return found
+
+    def _following(self, logp: np.ndarray, legal: list[int] | None, top: int) -> Weighted:
+        """The `top` likeliest tokens, and all that are legal if they are few."""
+        order = np.argsort(-logp, kind="stable")[:top].tolist()
+        others = [token for token in legal or () if token not in order][:MOST_LEGAL]
+        return [(token, float(logp[token])) for token in [*order, *others]]
+
+    def _true(self, examples: Examples) -> np.ndarray | None:
+        """(T, C): the true states, NaN where unknown; None where none is known."""
+        if self._knowledge is None:
+            return None
+        try:
+            return self._knowledge.states(examples)[0]
+        except (ValueError, IndexError):  # the task knows the states of its own sequences, not of all that are typed
+            return None
+
+    def _legal(self, prefix: np.ndarray) -> list[int] | None:
+        if not isinstance(self.task, World):
+            return None
+        try:
+            found: list[int] = self.task.legal(prefix).tolist()
+        except (ValueError, IndexError):  # as above
+            return None
+        return None if len(found) == len(self.task.vocab) else found

@@ -1,0 +1,172 @@
+"""Answers in the shapes that clients know: OpenAI's completions, Mistral's and llama.cpp's."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from statewise.deploy.serving.rows import Row, Shown
+from statewise.deploy.serving.served import Served
+
+
+class Answer(ABC):
+    """The answer to one request, whole or in chunks."""
+
+    def __init__(self, served: Served, rows: Sequence[Row], prompt_tokens: int, *, include_usage: bool) -> None:
+        """`prompt_tokens`: of all prompts, each counted once. `include_usage`: a last chunk counts tokens."""
+        self.served, self.rows, self.prompt_tokens, self.include_usage = served, rows, prompt_tokens, include_usage
+
+    @abstractmethod
+    def whole(self) -> dict[str, Any]:
+        """The answer, once all rows have ended."""
+
+    @abstractmethod
+    def chunk(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> dict[str, Any]:
+        """Characters `start` to `stop` of a row, with the `tokens` of `Row.shown` that begin there; `last`: nothing
+        more will come."""
+
+    def chunk_event(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> bytes:
+        """`chunk` as a server-sent event."""
+        return event(self.chunk(index, start, stop, tokens, last))
+
+    def ending(self) -> list[dict[str, Any]]:
+        """What follows the chunks of all rows."""
+        return []
+
+    end: bytes = b"data: [DONE]\n\n"
+    """What ends a stream."""
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Counts of tokens. A token that ended a completion counts, also if it is not shown."""
+        made = sum(len(row.tokens) for row in self.rows)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": made,
+            "total_tokens": self.prompt_tokens + made,
+        }
+
+
+class TextAnswer(Answer):
+    """OpenAI's text completion."""
+
+    def __init__(self, served: Served, rows: Sequence[Row], prompt_tokens: int, *, include_usage: bool) -> None:
+        super().__init__(served, rows, prompt_tokens, include_usage=include_usage)
+        self._head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": served.name,
+            "system_fingerprint": served.fingerprint,
+        }
+        self._begin = f'data: {_compact(self._head)[:-1]},"choices":['
+
+    def whole(self) -> dict[str, Any]:
+        """See `Answer.whole`."""
+        choices = [self._choice(index, row.text, slice(None), row.finish) for index, row in enumerate(self.rows)]
+        return {**self._head, "choices": choices, "usage": self.usage}
+
+    def chunk(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> dict[str, Any]:
+        """See `Answer.chunk`."""
+        row = self.rows[index]
+        return {
+            **self._head,
+            "choices": [self._choice(index, row.text[start:stop], tokens, row.finish if last else None)],
+        }
+
+    def chunk_event(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> bytes:
+        """See `Answer.chunk_event`; what all chunks share is made once."""
+        row = self.rows[index]
+        choice = self._choice(index, row.text[start:stop], tokens, row.finish if last else None)
+        return f"{self._begin}{_compact(choice)}]}}\n\n".encode()
+
+    def ending(self) -> list[dict[str, Any]]:
+        """See `Answer.ending`."""
+        return [{**self._head, "choices": [], "usage": self.usage}] if self.include_usage else []
+
+    def _choice(self, index: int, text: str, tokens: slice, finish: str | None) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": self._log_probabilities(index, tokens),
+            "finish_reason": finish,
+        }
+
+    def _log_probabilities(self, index: int, tokens: slice) -> dict[str, Any] | None:
+        row = self.rows[index]
+        if row.manner.alternatives is None:
+            return None
+        shown: list[Shown] = row.shown[tokens]
+        text_of = self.served.token_text
+        return {
+            "tokens": [text_of(one.token) for one in shown],
+            "token_logprobs": [one.log_probability for one in shown],
+            "top_logprobs": [
+                None if one.log_probability is None else {text_of(token): value for token, value in one.alternatives}
+                for one in shown
+            ],
+            "text_offset": row.transcript.offsets[: len(row.shown)][tokens],
+        }
+
+
+class MistralAnswer(Answer):
+    """Mistral's completion of the gap between a prompt and a suffix, which has the form of a chat's answer."""
+
+    def __init__(self, served: Served, rows: Sequence[Row], prompt_tokens: int, *, include_usage: bool) -> None:
+        super().__init__(served, rows, prompt_tokens, include_usage=include_usage)
+        self._head = {"id": f"cmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": served.name}
+
+    def whole(self) -> dict[str, Any]:
+        """See `Answer.whole`."""
+        choices = [
+            {"index": index, "message": {"role": "assistant", "content": row.text}, "finish_reason": row.finish}
+            for index, row in enumerate(self.rows)
+        ]
+        return {**self._head, "object": "chat.completion", "choices": choices, "usage": self.usage}
+
+    def chunk(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> dict[str, Any]:
+        """See `Answer.chunk`."""
+        row = self.rows[index]
+        delta = {"role": "assistant", "content": row.text[start:stop]}
+        choice = {"index": index, "delta": delta, "finish_reason": row.finish if last else None}
+        counted = {"usage": self.usage} if last else {}
+        return {**self._head, "object": "chat.completion.chunk", "choices": [choice], **counted}
+
+
+class LlamaAnswer(Answer):
+    """llama.cpp's completion."""
+
+    end = b""
+
+    def whole(self) -> dict[str, Any]:
+        """See `Answer.whole`."""
+        (row,) = self.rows
+        return {"content": row.text, "stop": True, **self._ended(row)}
+
+    def chunk(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> dict[str, Any]:
+        """See `Answer.chunk`."""
+        row = self.rows[index]
+        return {"content": row.text[start:stop], "stop": last, **(self._ended(row) if last else {})}
+
+    def _ended(self, row: Row) -> dict[str, Any]:
+        return {
+            "model": self.served.name,
+            "stop_type": "limit" if row.finish == "length" else "word" if row.stopped_by else "eos",
+            "stopping_word": row.stopped_by,
+            "tokens_evaluated": self.prompt_tokens,
+            "tokens_predicted": len(row.tokens),
+            "truncated": False,
+        }
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return f"data: {_compact(content)}\n\n".encode()
+
+
+def _compact(content: dict[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)

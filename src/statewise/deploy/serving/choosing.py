@@ -1,0 +1,129 @@
+"""The next tokens of rows that are decoded together, each chosen as its own request asks."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.decoding.noise import gumbel
+from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
+from statewise.deploy.serving.rows import Alternatives, Row
+
+
+class Chosen(NamedTuple):
+    """What B rows choose at n places each."""
+
+    tokens: np.ndarray
+    """(B, n)."""
+    close: np.ndarray
+    """(B, n) bool: rounding may have decided (`StepByStep.close`)."""
+    log_probabilities: np.ndarray
+    """(B, n) under the model; not finite if the model's output is not."""
+    alternatives: list[list[Alternatives]]
+    """By row and place; empty for rows that want none."""
+
+    def at(self, row: int, place: int) -> tuple[int, float, Alternatives]:
+        """One of them: what `Row.add` takes."""
+        gained = float(self.log_probabilities[row, place])
+        return int(self.tokens[row, place]), gained, self.alternatives[row][place]
+
+
+class Choices:
+    """What rows choose at their next places: the tokens of `greedy` or `sample`, for each row by its own seed and
+    settings. Drafts and checks share the noise of a place. Rows that have ended choose the most likely tokens."""
+
+    def __init__(self, rows: Sequence[Row], vocabulary: int, *, ahead: int = 0) -> None:
+        """`vocabulary`: V; `ahead`: places that may be drafted."""
+        self.rows, self.vocabulary, self.ahead = rows, vocabulary, ahead
+        self.first = np.array([row.position for row in rows], np.int64)
+        alike: defaultdict[SampleConfig | None, list[int]] = defaultdict(list)
+        for place, row in enumerate(rows):
+            alike[None if row.ended else row.manner.sampling].append(place)
+        self.alike: list[tuple[StepByStep, list[int]]] = [
+            (Greedy(GreedyConfig()) if config is None else Sample(config), places) for config, places in alike.items()
+        ]
+        """How rows choose, and which of them do."""
+        self._noise: dict[StepByStep, np.ndarray] = {}
+        self._banned = [(place, row.request.banned) for place, row in enumerate(rows) if row.request.banned is not None]
+
+    def check(self, logits: Tensor, error: float = 0.0) -> Chosen:
+        """From the model's logits (B, n, V), or (B, n, V + 1) with a closing symbol, of the first n places; they are
+        changed. `error`: by which rounding may change each of them."""
+        self._hide_closing(logits)
+        totals = logits.logsumexp(-1)  # with the tokens that must not be chosen: log-probabilities are the model's
+        self._ban(logits)
+        B, n, _ = logits.shape
+        tokens, close = torch.zeros(B, n, dtype=torch.int64), torch.zeros(B, n, dtype=torch.bool)
+        for plain, places in self.alike:
+            some = logits if len(places) == B else logits[places]
+            some, noise = some.reshape(len(places) * n, -1), self._noise_of(plain, places, n, logits.shape[-1])
+            noise = None if noise is None else noise.reshape(some.shape)
+            chosen = plain.choose(some, noise)
+            tokens[places] = chosen.view(-1, n).cpu()
+            if error:
+                close[places] = plain.close(some, noise, chosen, error).view(-1, n).cpu()
+        gained = logits.gather(2, tokens[..., None].to(logits.device))[..., 0] - totals
+        wanted = any(row.manner.alternatives for row in self.rows)
+        shown = logits - totals[..., None] if wanted else logits
+        likely = alternatives(shown.flatten(0, 1), [row for row in self.rows for _ in range(n)])
+        return Chosen(
+            tokens.numpy(), close.numpy(), gained.cpu().double().numpy(),
+            [likely[start : start + n] for start in range(0, B * n, n)],
+        )  # fmt: skip
+
+    def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
+        """See `drafts.Choose`; `among` must be None."""
+        assert among is None
+        logits = logits[:, None].clone()
+        self._hide_closing(logits)
+        self._ban(logits)
+        tokens = torch.zeros(len(logits), dtype=torch.int64)
+        for plain, places in self.alike:
+            noise = self._noise_of(plain, places, self.ahead + 1, self.vocabulary)
+            noise = None if noise is None else noise[:, place, : logits.shape[-1]]
+            tokens[places] = plain.choose(logits[places, 0], noise).cpu()
+        return tokens
+
+    def _noise_of(self, plain: StepByStep, places: list[int], count: int, width: int) -> np.ndarray | None:
+        """(b, count, width) noise of the first places of some rows; None: they choose without."""
+        if not plain.draws:
+            return None
+        known = self._noise.get(plain)
+        if known is None or known.shape[1] < count or known.shape[2] < width:
+            every = max(count, self.ahead + 1)  # at once, for one call costs more than a place
+            after = self.first[places][:, None] + np.arange(every)
+            rows = [self.rows[place] for place in places for _ in range(every)]
+            numbers = np.array([row.number for row in rows])
+            found = gumbel([row.manner.seed for row in rows], numbers, after.reshape(-1), width)
+            self._noise[plain] = known = found.reshape(len(places), every, width)
+        return known[:, :count, :width]
+
+    def _hide_closing(self, logits: Tensor) -> None:
+        """From rows whose requests have no closing symbol: to them it does not exist."""
+        if logits.shape[-1] > self.vocabulary:
+            places = [place for place, row in enumerate(self.rows) if row.request.closing is None]
+            logits[places, :, self.vocabulary] = -torch.inf
+
+    def _ban(self, logits: Tensor) -> None:
+        if self._banned:
+            places, tokens = zip(*self._banned)
+            logits[list(places), :, list(tokens)] = -torch.inf
+
+
+def alternatives(log_probabilities: Tensor, rows: Sequence[Row]) -> list[Alternatives]:
+    """The likeliest tokens of each row by its `log_probabilities` (B, V), as many as it wants, but none that it cannot
+    choose (-inf)."""
+    wanted = [row.manner.alternatives or 0 for row in rows]
+    if not any(wanted):
+        return [[] for _ in rows]
+    best, places = log_probabilities.topk(min(max(wanted), log_probabilities.shape[1]))
+    return [
+        [(token, value) for token, value in zip(row_tokens[:count], row_best[:count]) if value > -math.inf]
+        for row_tokens, row_best, count in zip(places.tolist(), best.tolist(), wanted)
+    ]

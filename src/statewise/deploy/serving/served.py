@@ -1,0 +1,142 @@
+"""A model under its name: from texts of requests to rows, and from tokens to texts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from statewise import __version__
+from statewise.decoding.base import Request
+from statewise.decoding.predictor import GoalScorer
+from statewise.deploy.serving.refusals import Refusal
+from statewise.deploy.serving.rows import Manner, Row
+from statewise.deploy.serving.text import Spelled, Transcript, Written
+from statewise.model.model import Model
+from statewise.tasks.base import RunningText
+
+Given = str | list[int]
+"""A prompt as text, or as token ids."""
+
+ROUNDING = 1e-4
+"""By which logits in float32 may differ with the rows that are read beside: many times what `benchmarks/neighbours.py`
+finds."""
+
+UNCONDITIONED = (
+    "this model cannot condition on a suffix: omit it, or use a model of the objective belief_state, or one trained "
+    "with the encoding fill_in_the_middle"
+)
+
+
+class Served:
+    """One of the server's models."""
+
+    def __init__(self, name: str, model: Model) -> None:
+        self.name, self.model, self.task = name, model, model.task
+        self.predictor = model.predictor()
+        self.context = self.predictor.context
+        self.created = int(time.time())
+        weights = model.fingerprint()[:12]
+        self._device, self._precision = model.device, model.precision
+        self.fingerprint = f"{weights}-{__version__}-{self._precision}"
+        """Says whether two answers come from the same weights, version and precision."""
+        self.casts = self._precision == "bf16"
+        """Whether weights are cast for products."""
+        self.rounding = 0.0 if self.casts else ROUNDING
+        """`Batch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
+        self._spellings: list[bytes] | None = None
+        if isinstance(self.task, RunningText):
+            try:
+                self._spellings = self.task.bpe.spellings()
+            except ValueError:  # its tokens are no bytes: the task alone knows how to write them
+                self._spellings = None
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Within, the model computes in the precision that it was trained in."""
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.casts)
+
+    # Texts
+
+    def encode(self, given: Given, param: str, *, later: bool = False) -> np.ndarray:
+        """(m,) tokens; `later`: of a text that does not begin a sequence. Raises `Refusal`, naming the field `param`,
+        for what the task does not understand."""
+        if isinstance(given, str):
+            try:
+                encode = self.task.encode_later if later else self.task.encode
+                return np.asarray(encode(given), np.int64)
+            except ValueError as error:
+                raise Refusal(400, f"{param}: {error}", param=param) from None
+        V = len(self.task.vocab)
+        wrong = next((token for token in given if not 0 <= token < V), None)
+        if wrong is not None:
+            raise Refusal(400, f"{param}: no token has the id {wrong}: ids are 0 to {V - 1}", param=param)
+        return np.array(given, np.int64)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        return self.task.decode(tokens)
+
+    def transcript(self, before: np.ndarray, written: str | None) -> Transcript:
+        """An empty text that tokens are added to, which follow `before` (t,), as someone has `written` it."""
+        if self._spellings is None:
+            return Written(self.task.continuation, before.tolist(), written)
+        return Spelled(self._spellings)
+
+    def token_text(self, token: int) -> str:
+        """A token in lists of log-probabilities: its text, or its bytes if they are no whole characters."""
+        if self._spellings is None:
+            return self.task.vocab.symbols[token] if token < len(self.task.vocab) else f"token_id:{token}"
+        spelling = self._spellings[token] if token < len(self._spellings) else b""
+        try:
+            return spelling.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)
+
+    @property
+    def end_text(self) -> str | None:
+        """The end token; None: sequences do not end with one."""
+        return None if self.task.end is None else self.task.vocab.symbols[self.task.end]
+
+    # Rows
+
+    def rows(
+        self, prompt: np.ndarray, suffix: np.ndarray | None, manner: Manner, *, limit: int, numbers: Sequence[int],
+        exact: bool, given: Given | None = None,
+    ) -> list[Row]:  # fmt: skip
+        """A row for each of `numbers`, which continue `prompt` (t,) by at most `limit` tokens, so that `suffix` follows
+        if there is one. `exact`: they do not end before. `given`: the prompt as in the request. Raises `Refusal` if the
+        model cannot do that."""
+        request, most = self._request(prompt, suffix, limit, exact, scored=manner.scores_prompts)
+        before, written = (prompt[:0], None) if manner.echo else (prompt, given if isinstance(given, str) else None)
+        return [
+            Row(replace(request, rows=[number]), prompt, most, manner, self.transcript(before, written))
+            for number in numbers
+        ]
+
+    def _request(
+        self, prompt: np.ndarray, suffix: np.ndarray | None, limit: int, exact: bool, *, scored: bool
+    ) -> tuple[Request, int]:
+        """The request, and the largest number of tokens that it may generate. A `scored` prompt may fill the context:
+        the one token after it is chosen and never read."""
+        nothing, end = np.zeros(0, np.int64), self.task.end
+        try:
+            read, goal = self.task.with_goal(prompt, nothing if suffix is None else suffix)
+            closing = None
+            if goal is not None:
+                if not isinstance(self.predictor, GoalScorer):
+                    raise Refusal(400, UNCONDITIONED, param="suffix", code="unsupported_parameter")
+                closing = None if exact else self.predictor.closing
+            request = Request([read], max(1, limit), end, goal, exact=exact, closing=closing)
+        except ValueError as error:
+            param = "prompt" if suffix is None else "suffix"
+            raise Refusal(400, str(error), param=param) from None
+        fills = scored and goal is None and len(read) == self.context
+        try:
+            return request, min(limit, int(request.limits(self.context + fills)[0]))
+        except ValueError as error:
+            raise Refusal(400, str(error), param="prompt", code="context_length_exceeded") from None

@@ -1,0 +1,176 @@
+"""Infilling: one model fills the missing middle of sequences, another scores the result.
+
+The protocols of the Belief State Transformer paper: models see the beginning and the end of held-out sequences (section
+5.1, appendix D), or the beginning alone (section 5.2). A referee, a separate forward model, scores how well the filled
+middle leads to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from statewise.data_types import Examples, LacksPower
+from statewise.decoding.base import Decoder, Request
+from statewise.decoding.predictor import Predictor, closing_symbol
+from statewise.evaluation.scoring import score_batch
+from statewise.tasks.base import Infill, Infilling, Task
+from statewise.tasks.batches import blocks, collate
+
+REPEATED = 4
+"""Length of the n-grams that count as repetitions within a middle."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """One sequence with its middle filled, as text."""
+
+    prompt: str
+    completion: str
+    goal: str
+    original: str
+    """The true middle."""
+    ended_by: Literal["length", "model"] = "length"
+    """What ended the completion: the required or maximum length, or the model (closing symbol or end token)."""
+
+
+def infilling(task: Task) -> Infilling:
+    """The task, if it supports infilling. Raises `ValueError` if not."""
+    if not isinstance(task, Infilling):
+        raise LacksPower("infilling needs a task whose sequences have a beginning, a middle and an end", Infilling)
+    return task
+
+
+def gaps(task: Task, num: int | None = None, *, unconditional: bool = False) -> list[Infill]:
+    """The first `num` held-out sequences that are long enough, in three parts. `unconditional`: everything after the
+    beginning is missing, and the goal is empty."""
+    found = infilling(task).goals(num)
+    if not unconditional:
+        return found
+    return [Infill(prompt, np.concatenate([middle, goal]), goal[:0]) for prompt, middle, goal in found]
+
+
+def fill_gaps(
+    predictor: Predictor,
+    task: Task,
+    decoder: Decoder,
+    missing: Sequence[Infill],
+    *,
+    skip: int = 0,
+    free_length: bool = False,
+    limit: int | None = None,
+) -> Iterator[Filled]:
+    """Fills gaps, one by one, except the first `skip`.
+
+    A completion has exactly as many tokens as are missing. With `free_length`, or if the goal is empty, the model ends
+    it with the closing symbol, or with the end token if it reads goals first or there is no goal; it has at most
+    `limit` tokens (None: what the context allows). Raises `ValueError` if the model has no closing symbol.
+    """
+    for row, (prompt, middle, goal) in enumerate(missing[skip:], skip):
+        read, ahead = task.with_goal(prompt, goal)
+        if free_length or not len(goal):
+            closing = None if ahead is None else closing_symbol(predictor)
+            most = task.context if limit is None else limit
+            request = Request([read], most, task.end, ahead, closing=closing, rows=[row])
+        else:
+            request = Request([read], len(middle), task.end, ahead, exact=True, rows=[row])
+        (completion,) = decoder.decode(predictor, request)
+        ended = request.end is not None and completion.tokens[-1:].tolist() == [request.end]
+        kept = completion.tokens[:-1] if ended else completion.tokens
+        by: Literal["length", "model"] = "model" if ended or completion.closed else "length"
+        original = task.continuation(prompt, middle)
+        yield Filled(task.decode(prompt), task.continuation(prompt, kept), goal_text(task, missing[row]), original, by)
+
+
+def goal_text(task: Task, gap: Infill) -> str:
+    """The goal of a sequence with a gap as text that follows its middle."""
+    return task.continuation(np.concatenate([gap.prompt, gap.middle]), gap.goal)
+
+
+@dataclass(frozen=True)
+class Refereed:
+    """What a referee found."""
+
+    metrics: dict[str, float]
+    left_out: list[int]
+    """Places of the sequences that are too long for the referee, filled or as they were; no metric counts them."""
+
+
+def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> Refereed:
+    """Scores of filled sequences by a forward model of `task`; log-likelihoods are in nats per token, higher is better.
+
+    `goal_nats`: log-likelihood of the goal; `join_nats`: of its first five tokens; `exact_joins`: share of sequences
+    in which the goal's first token is the referee's most likely one; `middle_nats`: log-likelihood of the middle;
+    `repetition`: share of 4-grams of a middle that occurred in it before; `length`: tokens of a middle. Without
+    goals, the first three are omitted. The same of the original middles as `original_...`. Raises `ValueError` without
+    sequences, if all are too long for the referee, if only some have a goal, or if its task has models read the goal
+    first.
+    """
+    if not found:
+        raise ValueError("there is no filled sequence to score")
+    if len({bool(one.goal) for one in found}) > 1:
+        raise ValueError("some of the filled sequences have a goal and others have none: score them separately")
+    any_tokens = task.encode(found[0].prompt)
+    if task.with_goal(any_tokens, any_tokens)[1] is None:
+        raise ValueError(
+            "this run reads goals first, so it cannot be a referee: use one trained on sequences in plain order"
+        )
+    filled = [_tokens(task, one.prompt, one.completion, one.goal) for one in found]
+    true = [_tokens(task, one.prompt, one.original, one.goal) for one in found]
+    longest = [max(sum(map(len, three)) for three in both) for both in zip(filled, true, strict=True)]
+    kept = [place for place, length in enumerate(longest) if length <= predictor.context]
+    if not kept:
+        raise ValueError(
+            f"all {len(found)} sequences, filled or as they were, have more tokens than the referee's context of "
+            f"{predictor.context}: score them by a run of a longer context"
+        )
+    of_filled = _measure(predictor, [filled[place] for place in kept])
+    of_true = _measure(predictor, [true[place] for place in kept])
+    metrics = {**of_filled, **{f"original_{name}": value for name, value in of_true.items()}}
+    return Refereed(metrics, [place for place, length in enumerate(longest) if length > predictor.context])
+
+
+def _tokens(task: Task, *texts: str) -> list[np.ndarray]:
+    return [task.encode(text) for text in texts]
+
+
+def _measure(predictor: Predictor, pieces: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
+    """Metrics of sequences, each a prompt, a middle and a goal."""
+    rows = [np.concatenate(three) for three in pieces]
+    lengths = np.array([len(row) for row in rows])
+    starts = np.array([[len(prompt), len(prompt) + len(middle)] for prompt, middle, _ in pieces])
+    examples = Examples.of(rows, starts[:, 0].tolist())
+    nats, first_choice = np.zeros(examples.tokens.shape), np.zeros(examples.tokens.shape, bool)
+    for some, part in blocks(examples, 16):
+        batch = collate(part)
+        columns = np.arange(1, batch.tokens.shape[1])
+        scores = score_batch(predictor, batch, 1, batch.tokens.shape[1])
+        nats[some[:, None], columns] = scores.nats
+        first_choice[some[:, None], columns] = scores.choices == batch.tokens[:, 1:].numpy()
+    column = np.arange(examples.tokens.shape[1])
+    middle = (column >= starts[:, :1]) & (column < starts[:, 1:])
+    goal = (column >= starts[:, 1:]) & (column < lengths[:, None])
+    joins = goal & (column < starts[:, 1:] + 5)
+    repeats = [_repeats(three[1]) for three in pieces]
+    of_goal = {}
+    if goal.any():
+        of_goal = {
+            "goal_nats": -float(nats[goal].mean()),
+            "join_nats": -float(nats[joins].mean()),
+            "exact_joins": float(first_choice[np.arange(len(rows)), starts[:, 1]].mean()),
+        }
+    return {
+        **of_goal,
+        "middle_nats": -float(nats[middle].mean()) if middle.any() else float("nan"),
+        "repetition": sum(again for again, _ in repeats) / max(1, sum(runs for _, runs in repeats)),
+        "length": float(middle.sum(1).mean()),
+    }
+
+
+def _repeats(tokens: np.ndarray) -> tuple[int, int]:
+    """(repeated n-grams of `REPEATED` tokens, all n-grams)."""
+    runs = [tuple(tokens[start : start + REPEATED]) for start in range(len(tokens) - REPEATED + 1)]
+    return len(runs) - len(set(runs)), len(runs)

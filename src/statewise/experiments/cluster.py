@@ -1,0 +1,244 @@
+"""Runs commands as jobs of a Slurm cluster, by submitit: `--on slurm`.
+
+All jobs of a command are one job array. A job runs commands that can be given again, which continue what they find: so
+a time limit or preemption costs at most what came after the last checkpoint. What is asked about a job later is in
+files beside its log: which of its commands have succeeded (`.state.json`), and its number in the cluster
+(`.job.json`). Results that submitit pickles are never read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statewise.experiments.jobs import Job, last_line, read_state, write_state
+from statewise.runtime.durable import write_atomically
+from statewise.runtime.json_files import TEXT, read_json
+from statewise.runtime.messages import say, to_install
+
+SUBMITTED = "submitted"
+"""The folder of submitit's own files: scripts, pickled commands, logs."""
+POLL_SECONDS = 10.0
+SAVE_SECONDS = 120
+"""Time between the warning of a time limit and the limit."""
+LAGGING_SECONDS = 60.0
+"""A job that is no longer in the queue has so long for its last files to be seen on a shared disk."""
+STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
+STOPPED |= {-getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)}
+"""Codes of a command that a signal has stopped: it can be continued."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What each job asks of the cluster."""
+
+    partition: str | None = None
+    time: int = 60
+    """Minutes; a job that is not finished is queued again."""
+    gpus: int = 0
+    cpus: int | None = None
+    memory: int | None = None
+    """GB."""
+    array: int = 256
+    """Jobs that may run at the same time."""
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    detach: bool = False
+    """Whether to return once the jobs are submitted."""
+
+
+def check_submission() -> None:
+    """Raises `ValueError` where jobs cannot be submitted: no Slurm, no submitit."""
+    _submitit()
+    missing = [name for name in ("sbatch", "squeue", "srun") if shutil.which(name) is None]
+    if missing:
+        raise ValueError(f"--on slurm: there is no {missing[0]} here; give the command where jobs are submitted")
+
+
+class Commands:
+    """Runs the commands of a job, on the machine that the cluster has chosen for it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self) -> int:
+        """Runs what is left of the commands; returns the last one's code."""
+        job = self.job
+        done = read_state(job.log)[0]
+        for name, command in job.commands.items():
+            if name in done:
+                continue
+            with open(job.log, "ab") as log:
+                self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            # `wait` holds a lock that `checkpoint`, a signal handler, could not get.
+            while (code := self._process.poll()) is None:
+                time.sleep(0.2)
+            if code in STOPPED:
+                _queue_again()
+                return code
+            failed = f"code {code}: {last_line(job.log)}" if code else ""
+            done += [name] * (code == 0)
+            write_state(job.log, done, failed)
+            if code:
+                return code
+        return 0
+
+    def checkpoint(self) -> Any:
+        """Called by submitit before a time limit or preemption: lets the command save and end. Returns what is to be
+        run when the job is started again."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        return _submitit().helpers.DelayedSubmission(Commands(self.job))
+
+
+def _queue_again() -> None:
+    """Has submitit queue this job again if Slurm preempts it. Slurm may then send nothing but SIGTERM, to all processes
+    of the job, and takes one that ends within the grace time for finished. A cancelled job no longer counts as running.
+    """
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+        job = _submitit().JobEnvironment()
+        if queue([job.job_id]).get(job.job_id) == "RUNNING":
+            signal.raise_signal(getattr(signal, f"SIG{job.USR_SIG}"))
+
+
+def submit(jobs: Sequence[Job], asked: Settings, folder: Path, cluster: str = "slurm") -> list[Any]:
+    """Submits the jobs as one array; returns submitit's handles. `folder`: on a disk that all machines share; only its
+    owner may write to it, since its pickled commands will be run."""
+    submitit = _submitit()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    executor = submitit.AutoExecutor(folder=folder.absolute(), cluster=cluster, slurm_max_num_timeout=10_000)
+    given = {
+        "slurm_partition": asked.partition, "slurm_gpus_per_node": asked.gpus or None,
+        "slurm_cpus_per_task": asked.cpus, "slurm_mem": f"{asked.memory}GB" if asked.memory else None,
+        "slurm_account": asked.account, "slurm_qos": asked.qos, "slurm_constraint": asked.constraint,
+    }  # fmt: skip
+    executor.update_parameters(
+        timeout_min=asked.time, slurm_array_parallelism=asked.array, slurm_job_name="statewise",
+        slurm_signal_delay_s=min(SAVE_SECONDS, 30 * asked.time), slurm_additional_parameters={"requeue": True},
+        **{name: value for name, value in given.items() if value is not None},
+    )  # fmt: skip
+    for job in jobs:
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        write_state(job.log, job.done, "")  # not later: a job may be quick
+    with executor.batch():
+        handles = [executor.submit(Commands(_absolute(job))) for job in jobs]
+    for job, handle in zip(jobs, handles):
+        write_atomically(job.log.with_suffix(".job.json"), json.dumps({"job": handle.job_id}).encode())
+    return handles
+
+
+def _absolute(job: Job) -> Job:
+    return Job(job.name, job.commands, job.log.absolute(), job.done)
+
+
+def number(log: Path) -> str | None:
+    """The number in the cluster of the newest job with this log."""
+    path = log.with_suffix(".job.json")
+    return str(read_json(path, {"job": TEXT})["job"]) if path.exists() else None
+
+
+def queue(numbers: Sequence[str]) -> dict[str, str]:
+    """The states of those jobs that wait or run, such as PENDING and RUNNING, by number. Raises `OSError` if the
+    cluster does not answer."""
+    if not numbers or shutil.which("squeue") is None:
+        return {}
+    arrays = sorted({name.partition("_")[0] for name in numbers})
+    command = ["squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}"]
+    asked = subprocess.run(command, capture_output=True, text=True)
+    if asked.returncode and "Invalid job id" not in asked.stderr:  # of jobs that ended long ago
+        raise OSError(f"squeue failed: {asked.stderr.strip()}")
+    found = dict(line.split(maxsplit=1) for line in asked.stdout.splitlines() if line.strip())
+    return {name: found[name].strip() for name in numbers if name in found}
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    asked: Settings,
+    folder: Path,
+    *,
+    started: Callable[[Job], None],
+    looked_at: Callable[[Job], None],
+    ended: Callable[[Job, int], None],
+) -> int | None:
+    """As `cli.jobs.run_jobs`, on the cluster; but `started` is called when a job is submitted, and signals only end the
+    waiting. Jobs that are in the queue already are not submitted again, only waited for. Returns None at once, without
+    calling back further, if `asked.detach`."""
+    known = {job.name: found for job in jobs if (found := number(job.log)) is not None}
+    waiting = queue(list(known.values()))
+    new = [job for job in jobs if known.get(job.name) not in waiting]
+    if new:
+        handles = submit(new, asked, folder)
+        known |= {job.name: handle.job_id for job, handle in zip(new, handles)}
+        array = handles[0].job_id.partition("_")[0]
+        say(f"submitted {len(new)} jobs as {array}; to stop them: scancel {array}", flush=True)
+    for job in new:
+        started(job)
+    if asked.detach:
+        return None
+    with _noting_signals() as received:
+        left = {job.name: job for job in jobs}
+        gone: dict[str, float] = {}
+        while left and not received:
+            _sleep(POLL_SECONDS, received)
+            try:
+                running = queue([known[name] for name in left])
+            except OSError as error:  # a cluster may be busy; the jobs go on
+                say(error, flush=True)
+                continue
+            for name, job in list(left.items()):
+                looked_at(job)
+                if known[name] in running:
+                    gone.pop(name, None)
+                    continue
+                done, failed = read_state(job.log)
+                finished = job.commands.keys() <= set(done)
+                if not (finished or failed) and time.monotonic() - gone.setdefault(name, time.monotonic()) < (
+                    LAGGING_SECONDS
+                ):
+                    continue
+                del left[name]
+                if not (finished or failed):
+                    write_state(job.log, done, f"job {known[name]} ended before its command; see {folder}")
+                ended(job, 0 if finished else 1)
+    return received[0] if received else None
+
+
+@contextlib.contextmanager
+def _noting_signals() -> Iterator[list[int]]:
+    received = list[int]()
+    before = {number: signal.signal(number, lambda n, _: received.append(n))
+              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
+    try:
+        yield received
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _sleep(seconds: float, received: list[int]) -> None:
+    until = time.monotonic() + seconds
+    while not received and time.monotonic() < until:
+        time.sleep(min(0.2, seconds))
+
+
+def _submitit() -> Any:
+    try:
+        import submitit
+    except ImportError:
+        raise ValueError(f"--on slurm needs the extra `cluster`: {to_install('cluster')}") from None
+    return submitit

@@ -1,0 +1,1 @@
+"""The Belief State Transformer: losses on pairs of a prefix and a suffix."""

@@ -1,0 +1,1 @@
+"""The loss of a vocabulary head, without storing many logits."""

@@ -1,0 +1,1 @@
+"""Action models: preconditions and effects, ground and lifted, and their folders."""

@@ -1,0 +1,316 @@
+"""Learned action models, and the folder that holds one.
+
+model.json       the action model
+theta.npz        final theta of every restart [R, L, A, 3]
+report.json      how it was learned: settings, the result of each restart, the pool
+checkpoint.npz   during learning: everything needed to resume
+seen.json        what the traces show, for verdicts on others (`exact.verdicts`)
+before.json      of simplified schemas: those before, which accept the same traces (`simplification`)
+schemas.json     after lifted learning, instead of theta.npz: the schemas; model.json holds the ground model
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from statewise.runtime import overwriting
+from statewise.runtime.durable import write_arrays, write_atomically
+from statewise.runtime.json_files import (
+    ANYTHING,
+    COUNT,
+    NUMBER,
+    TEXT,
+    WORD,
+    Shape,
+    check,
+    json_bytes,
+    one_of,
+    parse_json,
+    read_json,
+)
+from statewise.strips.model.model import FORMAT, ActionModel
+from statewise.strips.model.schemas import Schema
+
+REPORT: Shape = {"best_restart": COUNT}
+"""What the plots read from report.json."""
+_ATTEMPT: Shape = {
+    **dict.fromkeys(("number", "best_step", "streak", "steps"), COUNT), "accuracy": NUMBER, "best": NUMBER,
+    "end": TEXT,
+}  # fmt: skip
+CHECKPOINT: Shape = {
+    "settings": {},
+    "progress": {"results": [_ATTEMPT], "log": [ANYTHING], "seconds": NUMBER},
+}
+"""The state of an interrupted learning run."""
+_LITERALS: Shape = [[ANYTHING]]
+SCHEMAS: Shape = {...: dict.fromkeys(("pre", "add", "delete"), _LITERALS)}
+
+
+def _drawn_by_statewise(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return b"Software\0statewise" in file.read(1000)
+
+
+PICTURES = ("model.png", "schemas.png", "models.png", "attention.png", "theta.png")
+"""The images that `statewise strips show` writes."""
+PICTURE_SIGNS = dict.fromkeys(PICTURES, _drawn_by_statewise)
+"""How they are recognised."""
+FILES = (
+    "model.json",
+    "theta.npz",
+    "report.json",
+    "checkpoint.npz",
+    "schemas.json",
+    "seen.json",
+    "before.json",
+    *PICTURES,
+)
+"""All files of the folder, as patterns of `statewise.runtime.overwriting`."""
+SIGNS = {
+    "model.json": lambda path: bool(read_json(path, {"format": one_of(FORMAT)})),
+    "schemas.json": lambda path: bool(read_json(path, SCHEMAS)),
+    "report.json": overwriting.json_with("settings", "seconds"),
+    "theta.npz": overwriting.arrays_with("theta"),
+    "checkpoint.npz": overwriting.arrays_with("facts"),
+}
+"""How the folder is recognised."""
+
+
+Finish = Callable[[dict[str, Any]], Mapping[str, bytes]]
+"""Called with the report before the folder is written: may add to it, and returns further files for the folder."""
+NOTHING: Mapping[str, bytes] = {}
+
+
+def nothing_more(report: dict[str, Any]) -> Mapping[str, bytes]:
+    """Leaves the report as it is, with no further files."""
+    return NOTHING
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A learned action model and how it was learned."""
+
+    model: ActionModel
+    theta: np.ndarray
+    """[R, L, A, 3] at the end of each restart."""
+    report: dict[str, Any] = field(repr=False)
+    """Plain data: settings, restarts, pool, seconds."""
+
+    def save(self, folder: Path, files: Mapping[str, bytes] = NOTHING, *, keep_checkpoint: bool = False) -> None:
+        """Writes the folder, with further `files`, and deletes the checkpoint, unless learning is to continue from it.
+        If writing fails, no part of the model stays."""
+        with _whole(folder, files):
+            write_arrays(folder / "theta.npz", theta=self.theta)
+            _write_model(folder, self.model, self.report, files)
+        if not keep_checkpoint:
+            (folder / "checkpoint.npz").unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> Learned:
+        """Reads the folder. Raises `FileNotFoundError` if learning has not finished there, `ValueError` if it is
+        damaged."""
+        model = read_learned_model(folder)
+        report = read_json(folder / "report.json", REPORT)
+        path = folder / "theta.npz"
+        theta = read_arrays(path, "theta")["theta"]
+        # NaN fails both comparisons.
+        if theta.ndim != 4 or theta.shape[2:] != (len(model.names), 3) or not ((theta >= 0) & (theta <= 1)).all():
+            raise ValueError(f"{path}: theta must be (restarts, atoms, {len(model.names)}, 3) numbers from 0 to 1")
+        if report["best_restart"] >= len(theta):
+            raise ValueError(f"{folder / 'report.json'}: best_restart must be one of {len(theta)} restarts, from 0")
+        return cls(model, theta, report)
+
+
+def read_learned_model(folder: Path) -> ActionModel:
+    """The action model of a folder, lifted or not. Raises `FileNotFoundError` if learning has not finished there,
+    `ValueError` if it is damaged."""
+    path = folder / "model.json"
+    if not path.is_file():
+        unfinished = (folder / "checkpoint.npz").exists()
+        raise FileNotFoundError(
+            f"{folder} holds no learned model"
+            + (": learning was interrupted; the same command resumes it" if unfinished else "")
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: byte {error.start} is not UTF-8 text") from None
+    return ActionModel.from_json(text, str(path))
+
+
+def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
+    """Prepares `folder` for a model; with `overwrite` the one there waits beside it until another is written. Raises
+    `FileExistsError` if the folder holds anything else, or if it holds a model and `overwrite` is not given. An
+    interrupted run stays if learning `resumes`."""
+    if may_claim(folder, overwrite, resumes=resumes):
+        overwriting.set_aside(folder, FILES)
+
+
+def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
+    """Whether `claim` deletes what is there, if it does not go on from it. Raises what `claim` raises, and changes
+    nothing."""
+    interrupted = (folder / "checkpoint.npz").is_file()
+    if not overwrite and resumes and interrupted:
+        return False
+    overwriting.check_folder(folder, FILES, SIGNS, "learned model", overwrite)
+    return True
+
+
+@contextlib.contextmanager
+def alone(folder: Path | None) -> Iterator[None]:
+    """A claim on `folder` (`statewise.runtime.overwriting`). At its end the model that was to be overwritten is back
+    unless another one is written. Raises `BlockingIOError` if another process has the claim."""
+    if folder is None:
+        yield
+        return
+    with overwriting.claimed(folder):
+        _put_back(folder)  # what a process that was killed had set aside
+        try:
+            yield
+        finally:
+            _put_back(folder)
+
+
+def _put_back(folder: Path) -> None:
+    """The model that was to be overwritten is deleted if there is another one, or what learning continues from, and
+    back otherwise."""
+    overwriting.put_back(
+        folder, FILES, lambda: (folder / "model.json").is_file() or (folder / "checkpoint.npz").is_file()
+    )
+
+
+@contextlib.contextmanager
+def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
+    """A folder in which all files of a model are written, or none: a full disk must leave none that looks learned. A
+    checkpoint stays."""
+    existed = folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except OSError:
+        for name in ("theta.npz", "schemas.json", "seen.json", "report.json", "model.json", *files):
+            (folder / name).unlink(missing_ok=True)
+        if not existed:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        _put_back(folder)
+        raise
+    _put_back(folder)
+
+
+def _write_model(folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Writes what every folder has; the model last, since a folder with one looks learned."""
+    if "seen.json" not in files:
+        (folder / "seen.json").unlink(missing_ok=True)  # of an earlier result
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    write_atomically(folder / "report.json", json_bytes(report))
+    write_atomically(folder / "model.json", model.as_json().encode())
+
+
+def write_model(
+    folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes] = NOTHING
+) -> None:
+    """Writes a folder for a model without theta, with further `files`. If writing fails, no part of it stays."""
+    with _whole(folder, files):
+        _write_model(folder, model, report, files)
+
+
+def write_schemas(
+    folder: Path,
+    schemas: Mapping[str, Schema],
+    model: ActionModel,
+    report: Mapping[str, Any],
+    files: Mapping[str, bytes] = NOTHING,
+    *,
+    keep_checkpoint: bool = False,
+) -> None:
+    """Writes a folder for a lifted model, with further `files`, and deletes the checkpoint, unless learning is to
+    continue from it. If writing fails, no part of the model stays."""
+    with _whole(folder, files):
+        write_atomically(folder / "schemas.json", schemas_as_json(schemas))
+        _write_model(folder, model, report, files)
+    if not keep_checkpoint:
+        (folder / "checkpoint.npz").unlink(missing_ok=True)
+
+
+def schemas_as_json(schemas: Mapping[str, Schema]) -> bytes:
+    """The content of `schemas.json`."""
+    content = {
+        name: {which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
+               for which in ("pre", "add", "delete")}
+        for name, schema in schemas.items()
+    }  # fmt: skip
+    return json_bytes(content)
+
+
+def read_schemas(folder: Path) -> dict[str, Schema] | None:
+    """The schemas of a folder, or None if the model was not learned lifted. Raises `ValueError` if they are damaged."""
+    path = folder / "schemas.json"
+    if not path.is_file():
+        return None
+    return schemas_of(read_json(path, SCHEMAS), path)
+
+
+def schemas_of(content: dict[str, Any], path: Path) -> dict[str, Schema]:
+    """The schemas of the content of `schemas.json`. Raises `ValueError`, which names `path`, if they are damaged."""
+    if not content:
+        raise ValueError(f"{path}: holds no schema")
+    check(list(content), [WORD], f"{path}: the names of schemas")
+    for literal in (literal for schema in content.values() for literals in schema.values() for literal in literals):
+        check(literal[:1], [WORD], f"{path}: a literal begins with its predicate")
+        check(literal[1:], [COUNT], f"{path}: the predicate of a literal is followed by argument numbers")
+        if not literal:
+            raise ValueError(f"{path}: a literal is empty: it must begin with its predicate")
+    return {
+        name: Schema(*(frozenset((literal[0], tuple(literal[1:])) for literal in schema[which])
+                       for which in ("pre", "add", "delete")))
+        for name, schema in content.items()
+    }  # fmt: skip
+
+
+def write_checkpoint(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    """Writes what an interrupted run resumes from; `facts` is plain data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+    write_arrays(folder / "checkpoint.npz", **arrays, facts=text)
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """Reads what `write_checkpoint` wrote, or None."""
+    path = folder / "checkpoint.npz"
+    if not path.exists():
+        return None
+    arrays = read_arrays(path, "facts")
+    return arrays, parse_json(arrays.pop("facts").tobytes(), CHECKPOINT, str(path))
+
+
+def read_arrays(path: Path, needed: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file. Raises `OSError` if it cannot be read, `ValueError` if it is damaged or lacks
+    `needed`."""
+    import lzma
+    import zipfile
+    import zlib
+
+    content = path.read_bytes()  # first, so that an error of the disk is not taken for damage
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}  # whole, so that checksums are checked
+        arrays = {
+            name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(member), allow_pickle=False)
+            for name, member in members.items()
+        }
+    # Raised if a flipped bit says: other compression (OSError is bzip2's), encryption, another version, another length.
+    except (ValueError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError) as error:
+        raise ValueError(f"{path}: damaged: {error}") from None
+    if needed not in arrays:
+        raise ValueError(f"{path}: damaged: it holds no {needed}")
+    return arrays

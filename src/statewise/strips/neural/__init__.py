@@ -1,0 +1,1 @@
+"""Learning by gradient descent: the STRIPS Transformer, ground and lifted."""

@@ -1,0 +1,275 @@
+"""Lifted learning: ground actions of a schema share weights, so schemas learned on small instances hold for any size.
+
+A predicate of arity k has a ground head for each k different objects. For the action `schema x1 .. xn` a head reads the
+weights of (predicate, schema, positions), where the objects at those positions are the head's own; it ignores actions
+that do not mention all of its objects. So a predicate has as many weights as there are ways to place its arguments
+among those of each schema, for any number of objects, and the learned schemas can be grounded over other objects.
+
+Objects have sorts, inferred from the traces: objects at the same argument of the same schema have the same sort.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import permutations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from statewise.strips.model.head_arrays import Heads, Judge
+from statewise.strips.model.learned import Finish, claim, nothing_more, write_schemas
+from statewise.strips.model.model import ActionModel
+from statewise.strips.model.schemas import Literal, Schema, arguments, ground, schema_lines
+from statewise.strips.model.wrapping import PAGE
+from statewise.strips.neural.pooling import Candidates, pool, prune, sound
+from statewise.strips.neural.settings import Attempt, Settings
+from statewise.strips.trace_data.random_traces import Traces
+
+COPIES = {0: 2, 1: 4, 2: 2}
+"""Predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """One predicate in training."""
+
+    sorts: tuple[int, ...]
+    """Sort of each argument."""
+    uses: tuple[tuple[str, tuple[int, ...]], ...]
+    """One per weight: a schema, and the position of each argument in it."""
+
+
+@dataclass(frozen=True)
+class LiftedModel:
+    """Learned action schemas, and how they were learned."""
+
+    schemas: dict[str, Schema]
+    report: dict[str, Any]
+
+    def ground(self, actions: Sequence[str]) -> ActionModel:
+        """The action model over any ground actions of these schemas."""
+        return ground(self.schemas, actions)
+
+    def as_lines(self, width: int = PAGE) -> list[str]:
+        """The schemas as text of this width."""
+        return schema_lines(self.schemas, width)
+
+
+def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[str, int]]:
+    """The sort of each argument of each schema, and of each object. Raises `ValueError` if a schema occurs with
+    different numbers of arguments."""
+    parent: dict[Any, Any] = {}
+
+    def root(of: Any) -> Any:
+        while parent.setdefault(of, of) != of:
+            of = parent[of]
+        return of
+
+    arity: dict[str, int] = {}
+    for action in actions:
+        schema, objects = arguments(action)
+        if arity.setdefault(schema, len(objects)) != len(objects):
+            raise ValueError(f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments, "
+                             f"as in {action!r}: rename one of them, or omit --lifted")  # fmt: skip
+        for position, name in enumerate(objects):
+            parent[root((schema, position))] = root(("object", name))
+    numbers: dict[Any, int] = {}
+    found = {of: numbers.setdefault(root(of), len(numbers)) for of in sorted(parent, key=str)}
+    parameters = {(schema, at): found[schema, at] for schema, count in arity.items() for at in range(count)}
+    return parameters, {
+        name: sort for (kind, name), sort in found.items() if kind == "object" and isinstance(name, str)
+    }
+
+
+class Space:
+    """The predicates in training, and which weights their ground heads over the traces' objects read.
+
+    `places` [L, A] are indices into the concatenated weights of all predicates; the last index means none.
+    """
+
+    def __init__(self, actions: Sequence[str], copies: dict[int, int]) -> None:
+        parameters, objects = sorts_of(actions)
+        schemas: dict[str, list[int]] = {}
+        for (schema, _), sort in sorted(parameters.items()):
+            schemas.setdefault(schema, []).append(sort)
+        for action in actions:
+            schemas.setdefault(arguments(action)[0], [])
+        kinds = sorted(set(objects.values()))
+        self.predicates: list[Predicate] = []
+        for arity, count in sorted(copies.items()):
+            for signature in product(kinds, repeat=arity):
+                if arity == 2 and signature[0] > signature[1]:
+                    continue  # the same predicate with its arguments swapped
+                mine = tuple(
+                    (schema, at)
+                    for schema, sorts in sorted(schemas.items())
+                    for at in permutations(range(len(sorts)), arity)
+                    if tuple(sorts[place] for place in at) == signature
+                )
+                if mine and _tuples(signature, objects):
+                    self.predicates += [Predicate(signature, mine)] * count
+        self.first = np.cumsum([0, *(len(predicate.uses) for predicate in self.predicates)])
+        """Index of the first weight of each predicate, then the number of weights."""
+        self.again: list[tuple[int, int, int]] = []
+        """Head, action and weight wherever a head reads an action in a second way: `drive t a a` as leaving `a` and as
+        arriving there. Training uses the first way alone; heads are judged by all."""
+        rows: list[list[int]] = []
+        owner = []
+        for number, predicate in enumerate(self.predicates):
+            for tuple_of in _tuples(predicate.sorts, objects):
+                uses = [self._uses(number, action, tuple_of) for action in actions]
+                self.again += [(len(rows), at, weight) for at, found in enumerate(uses) for weight in found[1:]]
+                rows.append([found[0] if found else int(self.first[-1]) for found in uses])
+                owner.append(number)
+        self.places = np.array(rows, dtype=np.int64)
+        self.owner = np.array(owner, dtype=np.int64)
+
+    def _uses(self, number: int, action: str, objects: tuple[str, ...]) -> list[int]:
+        """The weights of a predicate that apply to an action and objects."""
+        schema, given = arguments(action)
+        return [
+            int(self.first[number]) + place
+            for place, (of, at) in enumerate(self.predicates[number].uses)
+            if of == schema and tuple(given[position] for position in at) == objects
+        ]
+
+    def candidates(self, weights: Sequence[tuple[int, np.ndarray]]) -> Candidates:
+        """Predicates, each given as its number and binary weights [uses, 3], with their ground heads."""
+        theta, group, size = [], [], []
+        for place, (number, on) in enumerate(weights):
+            mine = np.flatnonzero(self.owner == number)
+            padded = np.concatenate((on, np.zeros((1, 3), dtype=bool)))
+            at = self.places[mine] - self.first[number]
+            heads = padded[np.where(at < len(on), at, len(on))]
+            for head, action, weight in self.again:
+                if self.owner[head] == number:
+                    row = heads[head - mine[0], action]
+                    pre, key, value = on[weight - self.first[number]]
+                    adds = (row[1] and not row[2]) or (key and not value)  # what is added and deleted is added
+                    row[:] = row[0] or pre, row[1] or key, not adds
+            theta.append(heads)
+            group += [place] * len(mine)
+            size.append(int(on[:, 0].sum() + on[:, 1].sum()))
+        actions = self.places.shape[1]
+        stacked = np.concatenate(theta) if theta else np.zeros((0, actions, 3), dtype=bool)
+        every = np.array([3 * len(self.predicates[number].uses) for number, _ in weights], dtype=np.int64)
+        return Candidates(Heads.of_theta(stacked.astype(np.float32)), np.array(group, dtype=np.int64),
+                          np.array(size, dtype=np.int64), every)  # fmt: skip
+
+
+def learn_lifted(
+    traces: Traces,
+    settings: Settings,
+    *,
+    copies: dict[int, int] | None = None,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int, np.ndarray, int], None] | None = None,
+    finish: Finish = nothing_more,
+) -> LiftedModel:
+    """Learns action schemas from ground traces whose actions are written `schema object object`.
+
+    Restarts train together as in `learning.learn`; predicates whose ground heads are all sound are pooled.
+    `settings.atoms` is not used: the number of predicates is learned. After `seconds`, or once `stop()` is true, the
+    best model so far is returned, `report["unfinished"]`. With `folder`, the result is written there;
+    `overwrite` replaces an earlier one; `finish` is as in `learned.Finish`. Raises `ValueError` if
+    there are no negative traces, or if a schema occurs with different numbers of arguments; `FileExistsError` if the
+    folder holds anything else.
+    """
+    if not sum(traces.labels):
+        raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
+    if folder is not None:
+        claim(folder, overwrite, resumes=False)
+    from statewise.strips.neural.restarts import Restarts
+
+    space = Space(traces.actions, copies or COPIES)
+    group = Restarts(traces, (int(space.first[-1]),), settings.restarts, seed=settings.seed, batch=settings.batch,
+                     learning_rate=settings.learning_rate, places=space.places)  # fmt: skip
+    judge = Judge(traces)
+    results = [Attempt(number) for number in range(settings.restarts)]
+    library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
+    heads = len(space.owner)
+    end = time.monotonic() + seconds if seconds is not None else float("inf")
+    cut = False
+    while len(group.numbers) and group.steps < settings.steps and not cut:
+        group.step()
+        cut = stop() or time.monotonic() > end
+        if group.steps % settings.check_every and group.steps < settings.steps and not cut:
+            continue
+        verdicts = judge.verdicts(Heads.of_theta(group.binary()))
+        right = judge.right(*(each.reshape(-1, heads, len(traces)) for each in (verdicts.alarms, verdicts.catches)))
+        for each, number in enumerate(group.numbers):
+            results[number].record(float(right[each].mean()), group.steps, settings)
+        _collect(space, group.weights.detach().numpy() >= 0.5, judge, settings, library)
+        if progress is not None:
+            progress(group.steps, settings.steps, np.array([one.accuracy for one in results]), len(group.numbers))
+        active = [not results[number].end for number in group.numbers]
+        if not all(active):
+            group.keep(np.flatnonzero(active))
+    offered = list(library.values())
+    candidates = space.candidates(offered)
+    pooled = pool(candidates, judge, noise=settings.noise)
+    chosen = candidates.only(np.sort(pooled.chosen))
+    kept = prune(chosen, traces.actions)
+    schemas = _schemas(space, [offered[np.sort(pooled.chosen)[place]] for place in kept], traces.actions)
+    report = {
+        "method": "neural",
+        "settings": asdict(settings),
+        "restarts": [asdict(each) for each in results],
+        "offered": len(offered),
+        "sound": pooled.sound,
+        "predicates": len(kept),
+        "unfinished": [f"training: {group.steps} of at most {settings.steps} steps"] if cut else [],
+        "training_accuracy": pooled.accuracy,
+        "cover_proven": pooled.proven,
+    }
+    learned = LiftedModel(schemas, report)
+    files = finish(report)
+    if folder is not None:
+        write_schemas(folder, schemas, learned.ground(traces.actions), report, files)
+    return learned
+
+
+def _tuples(sorts: tuple[int, ...], objects: dict[str, int]) -> list[tuple[str, ...]]:
+    """All tuples of different objects of the sorts; order matters."""
+    by_sort = [[name for name, sort in objects.items() if sort == wanted] for wanted in sorts]
+    return [chosen for chosen in product(*by_sort) if len(set(chosen)) == len(chosen)]
+
+
+def _collect(
+    space: Space,
+    on: np.ndarray,
+    judge: Judge,
+    settings: Settings,
+    library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]],
+) -> None:
+    """Adds the sound predicates of the binary weights [R, K, 3] to the library, without duplicates."""
+    new: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
+    for weights in on:
+        for number, predicate in enumerate(space.predicates):
+            mine = weights[space.first[number] : space.first[number + 1]].copy()
+            mine[:, 2] &= mine[:, 1]  # a value without a key is never read
+            key = (predicate.sorts, mine.tobytes())
+            if mine[:, 0].any() and mine[:, 2].any() and key not in library:
+                new.setdefault(key, (number, mine))
+    offered = list(new.items())
+    for place in sound(space.candidates([each for _, each in offered]), judge, settings.noise):
+        library[offered[place][0]] = offered[place][1]
+
+
+def _schemas(space: Space, chosen: Sequence[tuple[int, np.ndarray]], actions: Sequence[str]) -> dict[str, Schema]:
+    sets: dict[str, tuple[set[Literal], set[Literal], set[Literal]]] = {
+        arguments(action)[0]: (set(), set(), set()) for action in actions
+    }
+    for name, (number, on) in enumerate(chosen):
+        for (schema, at), (pre, key, value) in zip(space.predicates[number].uses, on):
+            literal: Literal = (f"p{name}", at)
+            for wanted, into in zip((pre, key and not value, key and value), sets[schema]):
+                if wanted:
+                    into.add(literal)
+    return {schema: Schema(*(frozenset(each) for each in parts)) for schema, parts in sets.items()}

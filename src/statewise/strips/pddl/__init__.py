@@ -1,0 +1,1 @@
+"""PDDL: parsing and grounding."""

@@ -1,0 +1,1 @@
+"""Planning with a learned model, and judging it."""

@@ -1,0 +1,1 @@
+"""Other learners of action models, for comparison."""

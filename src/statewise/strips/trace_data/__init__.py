@@ -1,0 +1,1 @@
+"""Traces of actions: files, random walks, known domains."""

@@ -1,0 +1,304 @@
+"""Plans as planners and planning libraries print them: one or several in a text.
+
+| form | example | what is one plan |
+| --- | --- | --- |
+| actions in parentheses | `(pick a) (put a b)` | a line; the whole text if no line has more than one action |
+| names separated by commas | `pick a, put a b` | a line |
+| numbered steps (FF) | `step 0: PICK A`, `1: PUT A B` | until the numbers begin again |
+| unified-planning | `SequentialPlan:` and a line `put(a, b)` per action; `[pick(a), put(a, b)]` | the block; a line |
+| trajectories | `(:trajectory (:init ...) (:action (pick a)) (:state ...))` | a list |
+
+`;` begins a comment. Times before actions and, in brackets, durations and costs are left out. PDDL ignores the case of
+letters: names are in lower case if a plan is written in any of these forms but the second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from statewise.runtime.messages import cut, short
+
+STATE_WORDS = {"state", "observation", "observed", "obs", "fluent", "atom", "fact", "predicate", "init", "initial"}
+"""Words that name what is observed of states."""
+HOW_TO_IGNORE = (
+    "remove them, or read the actions alone (--ignore-states of `statewise strips`, in Python ignore_states=True)"
+)
+
+MEASURED = r"\[(?:[A-Za-z]+:)?[-+.\deE]+(?:[;,] ?(?:[A-Za-z]+:)?[-+.\deE]+)*\]"
+"""Durations and costs in brackets: `[1.0]`, `[D:1.00; C:0.10]`."""
+COLUMNS = ({"action", "actions", "action_id"}, {"trace", "trace_id", "case", "case_id", "step", "label", "state"})
+"""A line with a name of either set names the columns of a table."""
+
+IN_PARENTHESES, BY_COMMAS, STEP, CALL, CALLS, TITLE, COST = range(7)
+"""The forms of lines."""
+
+
+@dataclass
+class Plan:
+    """A trace as a file writes it."""
+
+    line: int
+    file: str = ""
+    """Its name, if the traces are the files of a folder."""
+    actions: list[str] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    labels: list[int | None] = field(default_factory=list)
+    pddl: bool = False
+    """Whether it is written in a form of PDDL, which ignores the case of letters."""
+
+    def add(self, actions: Sequence[str], line: int) -> None:
+        """Adds actions without labels."""
+        self.actions += actions
+        self.lines += [line] * len(actions)
+        self.labels += [None] * len(actions)
+
+
+class _Line(NamedTuple):
+    number: int
+    form: int
+    actions: list[str]
+    step: float = -1
+    """The number of a step, or the time before an action in parentheses; -1: none."""
+    text: str = ""
+    after_blank: bool = False
+
+
+def read_plans(text: str, path: Path, *, ignore_states: bool = False) -> list[Plan]:
+    """The plans of a text file. Raises `ValueError` with file and line."""
+    return _read(text, path, False, ignore_states)
+
+
+def read_plan(text: str, path: Path, *, ignore_states: bool = False) -> Plan | None:
+    """The only plan of a text file, whose lines all belong to it; None if it has no action. Raises `ValueError` with
+    file and line, also if the file has several plans."""
+    found = _read(text, path, True, ignore_states)
+    if len(found) > 1:
+        fail(path, found[1].line, "a second plan begins here, but in a folder each file is one plan: give this file "
+                                  "itself, or write each plan to a file of its own")  # fmt: skip
+    return found[0] if found else None
+
+
+def holds_states(name: str) -> bool:
+    """Whether a column or key is called as observed states are, such as `state`, `next_state`, `initialState`."""
+    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    return any(word in STATE_WORDS or word.removesuffix("s") in STATE_WORDS for word in words)
+
+
+def one_line(action: str) -> str:
+    """A name with single spaces for white space, so that `sail  x` and `sail x` are one action in every format."""
+    return " ".join(action.split())
+
+
+def fail(path: Path, line: int, message: str) -> NoReturn:
+    """Raises `ValueError` with file and line."""
+    raise ValueError(f"{path}:{line}: {message}")
+
+
+def _read(text: str, path: Path, whole: bool, ignore_states: bool) -> list[Plan]:
+    if re.match(r"(?:\s|;[^\n]*\n)*\(\s*(?::?trajectory\b|\(\s*:(?:init|objects)\b)", text, re.IGNORECASE):
+        return list(_trajectories(text, path, ignore_states))
+    lines = list(_lines(text, path))
+    actual = [each for each in lines if each.form not in (TITLE, COST)]
+    forms = {each.form for each in actual}
+    in_steps = bool(forms & {STEP, CALL}) or any(each.form == TITLE for each in lines)
+    if forms == {IN_PARENTHESES} and len(actual) > 1:
+        in_steps = all(len(each.actions) == 1 for each in actual)
+    if in_steps:
+        return _by_steps(lines, path, whole)
+    pddl = bool(forms - {BY_COMMAS})
+    plans: list[Plan] = []
+    for each in actual:
+        if not (whole and plans):
+            plans.append(Plan(1 if whole else each.number, pddl=pddl))
+        plans[-1].add(each.actions, each.number)
+    return plans
+
+
+def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
+    """Plans of a text with an action on each line."""
+    plans: list[Plan] = []
+    first: _Line | None = None
+    begin = True
+    last: float = -1
+    for each in lines:
+        if each.form in (TITLE, COST):
+            begin = True
+            continue
+        first = first or each
+        if each.form != first.form or len(each.actions) != 1:
+            fail(path, each.number, f"{short(each.text)} is not written as line {first.number} is, which is one action "
+                                    "of a plan: leave only the lines of the plan")  # fmt: skip
+        if each.form == STEP:
+            begin = begin or each.step <= last
+            if not begin and each.step != last + 1:
+                fail(path, each.number, f"the plan has a gap: step {each.step} follows {last}")
+        elif not begin and each.step < last:
+            fail(path, each.number, f"the time goes back from {last:g} to {each.step:g}: order the actions by time, "
+                                    "and write each plan to a file of its own")  # fmt: skip
+        elif each.after_blank and not begin and not whole:
+            fail(path, each.number, "each line has one action, so the file is one plan, but this line follows an empty "
+                                    "one: if another plan begins here, write each plan on one line, or to a file of "
+                                    "its own in a folder; otherwise remove the empty line")  # fmt: skip
+        if begin:
+            plans.append(Plan(each.number, pddl=True))
+            begin = False
+        last = each.step
+        plans[-1].add(each.actions, each.number)
+    return plans
+
+
+def _lines(text: str, path: Path) -> Iterator[_Line]:
+    """The lines that are not empty, without comments."""
+    in_calls = blank = False
+    for number, content in enumerate(text.split("\n"), 1):
+        if "(" in content.partition(";")[0]:
+            content = re.sub(rf"(\([^()]*\))|{MEASURED}", lambda found: found[1] or "", content)
+        code, _, comment = content.partition(";")
+        code = code.strip()
+        if not code:
+            blank = blank or not comment
+            if re.match(r"\W*(?:total[ -])?cost\s*=", comment, re.IGNORECASE):
+                yield _Line(number, COST, [])
+            elif re.fullmatch(r"\W*(?:initial |current |next |final |goal )?(?:state|observation)s?\s*\d*\W*", comment,
+                              re.IGNORECASE):  # fmt: skip
+                fail(path, number, f"the comment {short(content.strip())} begins a state, not actions: remove the "
+                                   "states, since only actions are read")  # fmt: skip
+            continue
+        found = _line(code, path, number, in_calls)._replace(text=code, after_blank=blank)
+        in_calls = in_calls or found.form == TITLE
+        blank = False
+        if found.form != TITLE:
+            for action in found.actions:
+                _check(action, path, number)
+        yield found
+
+
+def _line(code: str, path: Path, number: int, in_calls: bool) -> _Line:
+    """What a line holds. `in_calls`: a line before it was the title that unified-planning prints."""
+    if code[0] in "<>{" or code.lower().startswith("(define"):
+        what = {"<": "XML", "{": "JSON", "(": "a PDDL domain or problem", ">": "FASTA"}[code[0]]
+        fail(path, number, f"{short(code)} is {what}, not a plan: a line of a plan is such as (pick a) (put a b), or "
+                           "pick a, put a b")  # fmt: skip
+    if title := re.match(r"(\w*Plan)\s*(?::$|\(\s*(\[.*\])\s*\)$)", code):
+        if title[1] != "SequentialPlan":
+            fail(path, number, f"{title[1]} is not a sequence of actions: give a SequentialPlan")
+        return _Line(number, CALLS, _calls(title[2][1:-1], path, number)) if title[2] else _Line(number, TITLE, [])
+    if code[0] == "[" and (code[-1] == "]" or "(" in code):
+        inner = code[1:].removesuffix("]")
+        if code[-1] != "]" or not re.fullmatch(r"(?:[^()]*\([^()]*\))*[^()]*", inner):
+            fail(path, number, "a list of actions such as [pick(a), put(a, b)] must be closed on its line")
+        return _Line(number, CALLS, _calls(inner, path, number))
+    step = re.fullmatch(r"(?:step\s*)?(\d{1,18})\s*:\s+([^(,][^,(]*(?:\([^()]*\))?)", code, re.IGNORECASE)
+    if step:
+        action = _calls(step[2], path, number)[0] if step[2].endswith(")") else step[2]
+        return _Line(number, STEP, [_named(action, path, number)], int(step[1]))
+    if re.match(r"[^\s(),;:\[\]]+\(", code):
+        calls = _calls(code, path, number)
+        return _Line(number, CALL if in_calls or len(calls) == 1 else CALLS, calls)
+    if "(" in code or ")" in code:
+        time = re.match(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?):", code)
+        return _Line(number, IN_PARENTHESES, _in_parentheses(code, path, number), float(time[1]) if time else -1)
+    actions = code.split(",")
+    if all(not each.isdisjoint(map(str.strip, actions)) for each in COLUMNS):
+        fail(path, number, f"{short(code)} names the columns of a table, which must be trace_id and action")
+    numbered = [re.fullmatch(r"\s*(?:step\s*)?\d+\s*:\s+(.*)", each, re.IGNORECASE) for each in actions]
+    if any(numbered):
+        if not all(numbered):
+            fail(path, number, "some actions of this line have a number before them, and others have not")
+        actions = [each[1] for each in numbered if each]
+    named = [_named(action, path, number) for action in actions]
+    return _Line(number, CALL if in_calls else BY_COMMAS, named)
+
+
+def _in_parentheses(code: str, path: Path, number: int) -> list[str]:
+    """The actions of `0.5: (go a b) (stay)`, without times."""
+    actions = re.findall(r"\(([^()]*)\)", code)
+    rest = re.sub(r"\([^()]*\)|[\d.]+(?:[eE][+-]?\d+)?:|[\s,]", "", code)
+    if rest:
+        if holds_states(rest.strip("(): ")):
+            fail(path, number, f"{short(code)} is a state, not actions: remove the states, since only actions are read")
+        fail(path, number, f"not a plan: there is text outside the parentheses of its actions: {short(rest)}")
+    return [_named(action, path, number) for action in actions]
+
+
+def _calls(text: str, path: Path, number: int) -> list[str]:
+    """The actions of `pick(a), put(a, b), stop`."""
+    text = one_line(text)
+    parts = re.findall(r"\s*([^\s(),]+)\s*(?:\(([^()]*)\))?\s*(?:,|$)", text)
+    whole = re.fullmatch(r"(?:\s*[^\s(),]+\s*(?:\([^()]*\))?\s*(?:,\s*(?=\S)|$))*", text)
+    if not whole:
+        fail(path, number, f"{short(text)} is not a list of actions such as pick(a), put(a, b)")
+    return [_named(" ".join((name, *objects.split(","))), path, number) for name, objects in parts]
+
+
+def _named(action: str, path: Path, number: int) -> str:
+    named = one_line(action)
+    if not named:
+        fail(path, number, "the plan has a gap: an action without a name")
+    return named
+
+
+def _check(action: str, path: Path, number: int) -> None:
+    """Raises `ValueError` if an action is a piece of a state."""
+    label = re.match(r"([\w -]+):(?:\s|$)", action)
+    if action.startswith(":") or (label and holds_states(label[1])):
+        fail(path, number, f"{short(action)} is a state, not an action: remove the states, since only actions are read")
+
+
+class _Words(list["str | _Words"]):
+    """A list in parentheses, and the line where it begins."""
+
+    line: int
+
+    def head(self) -> str:
+        return self[0] if self and isinstance(self[0], str) else ""
+
+
+def _trajectories(text: str, path: Path, ignore_states: bool) -> Iterator[Plan]:
+    """Those of a file of trajectories, which alternate actions with observed states."""
+    for whole in _groups(text, path):
+        plan = Plan(whole.line, pddl=True)
+        for part in whole[1:] if whole.head() else whole:
+            if not isinstance(part, _Words):
+                fail(path, whole.line, f"a trajectory has parts in parentheses, not {short(part)}")
+            kind = part.head().strip(":")
+            if kind in ("action", "operator"):
+                inner = part[1] if len(part) == 2 and isinstance(part[1], _Words) else part[1:]
+                words = [each for each in inner if isinstance(each, str)]
+                if not words or len(words) != len(inner):
+                    fail(path, part.line, "expected one action here, such as (:action (pick a))")
+                plan.add([" ".join(words)], part.line)
+            elif holds_states(kind) and not ignore_states:
+                fail(path, part.line, f"({part.head()} ...) is an observed state, which is not read yet: "
+                                      f"{HOW_TO_IGNORE}")  # fmt: skip
+            elif kind not in ("objects", "goal") and not holds_states(kind):
+                fail(path, part.line, f"({short(part.head())} ...) is not a part of a trajectory that can be read: "
+                                      "there are :objects, :init, :action, :state, :goal")  # fmt: skip
+        yield plan
+
+
+def _groups(text: str, path: Path) -> Iterator[_Words]:
+    """The lists in parentheses of a text, as nested lists of words in lower case."""
+    open_groups: list[_Words] = []
+    for line, content in enumerate(text.split("\n"), 1):
+        for token in re.findall(r"[()]|[^\s()]+", content.partition(";")[0].lower()):
+            if token == "(":
+                group = _Words()
+                group.line = line
+                if open_groups:
+                    open_groups[-1].append(group)
+                open_groups.append(group)
+            elif not open_groups:
+                fail(path, line, f"{short(cut(token))} stands outside the parentheses of a trajectory")
+            elif token == ")":
+                closed = open_groups.pop()
+                if not open_groups:
+                    yield closed
+            else:
+                open_groups[-1].append(token)
+    if open_groups:
+        fail(path, open_groups[-1].line, "this parenthesis is not closed")

@@ -1,0 +1,363 @@
+"""Trace files: CSV with columns `trace_id,action` and optionally `label` and `step`, JSON, or plans.
+
+`label` is 0 for a valid action and 1 for an invalid one, which must be the last of its trace. It may be given on every
+row, or once per trace, on its first or last row. Without labels all actions are valid. JSON holds objects
+`{"actions": [...], "label": 0}`, a line each or in a list. Any other text holds plans (`plan_texts`); a folder holds a
+plan per file. Plans are valid. White space in names counts as one space. Observed states are refused unless they are to
+be ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from json import JSONDecoder
+from pathlib import Path
+from typing import Any
+
+from statewise.runtime.durable import write_atomically
+from statewise.runtime.json_files import loads
+from statewise.runtime.messages import cut, short, without_advice
+from statewise.strips.trace_data.plan_texts import (
+    HOW_TO_IGNORE,
+    Plan,
+    fail,
+    holds_states,
+    one_line,
+    read_plan,
+    read_plans,
+)
+from statewise.strips.trace_data.random_traces import Trace, Traces
+
+OTHERS = (".csv", ".tsv", ".json", ".jsonl", ".md")
+"""Suffixes of files that are no plans."""
+COLUMNS = ("trace_id", "action", "action_id", "step", "label")
+"""Those of CSV files."""
+KEYS = ("actions", "label")
+"""Those of JSON objects."""
+BITS = re.compile(r"0[01]{3,}|[01](?: [01]){3,}")
+"""What is read as the bits of a state: four or more, with spaces between, or with 0 in front, as no number has."""
+
+SPACE, BETWEEN = re.compile(r"\s*"), re.compile(r"[\s,]*")
+ATOMS = re.compile(r"\s*[\[{]?\s*(?:\((?:[^()]|\([^()]*\))*\)[\s,;&]*)+[\]}]?\s*")
+"""A cell that holds atoms in parentheses."""
+
+
+def read_traces(path: Path, actions: Sequence[str] | None = None, *, ignore_states: bool = False) -> Traces:
+    """Reads a file: JSON if it ends in `.jsonl` or `.json`, CSV if it ends in `.csv` or `.tsv` or begins with CSV's
+    columns, otherwise JSON or plans, by how it begins; of a folder a plan per file.
+
+    With `actions`, those of a model, any other action is an error. Without, the actions are those of the file, sorted
+    by name. Names are as they are written; PDDL's forms of plans give them in lower case. With `ignore_states` the
+    actions are read though states were observed. Raises `ValueError` with file and line.
+    """
+    unread: dict[str, None] = {}
+    found = _from_folder(path, ignore_states) if path.is_dir() else _from_file(path, ignore_states, unread)
+    if not found:
+        raise ValueError(f"{path} holds no traces")
+    if any(each.pddl for each in found):
+        for each in found:
+            each.actions = [name.lower() for name in each.actions]
+    _check_names(found, path)
+    known = list(actions) if actions is not None else sorted({name for each in found for name in each.actions})
+    number = {name: place for place, name in enumerate(known)}
+    rows: list[Trace] = []
+    for each in found:
+        if not each.actions:
+            fail(_file(each, path), each.line, "empty trace: it must have at least one action")
+        for name, line in zip(each.actions, each.lines):
+            if name not in number:
+                fail(_file(each, path), line, f"{cut(name, 200)!r} is not an action of the model{_near(name, known)}")
+        rows.append(tuple(number[name] for name in each.actions))
+    labels = tuple(_label(each, path) for each in found)
+    files = tuple(each.file for each in found) if path.is_dir() else ()
+    return Traces(tuple(known), tuple(rows), labels, tuple(each.line for each in found), files, tuple(unread))
+
+
+def _file(plan: Plan, path: Path) -> Path:
+    return path / plan.file if plan.file else path
+
+
+def _check_names(found: Sequence[Plan], path: Path) -> None:
+    """Raises `ValueError` for two actions that differ in the case of letters alone, in their whole names or in their
+    first words, and for an action that looks like the bits of a state."""
+    spelled: dict[str, tuple[str, str]] = {}
+    seen: set[str] = set()
+    for each in found:
+        for name, line in zip(each.actions, each.lines):
+            if name in seen:
+                continue
+            seen.add(name)
+            where = f"{_file(each, path)}:{line}"
+            if BITS.fullmatch(name):
+                raise ValueError(f"{where}: {name!r} looks like the bits of a state, not like an action: remove the "
+                                 "states, since only actions are read")  # fmt: skip
+            first = name.partition(" ")[0]
+            for word in dict.fromkeys((first, name)):
+                other, there = spelled.setdefault(word.lower(), (word, where))
+                if other != word:
+                    raise ValueError(f"{where}: {word!r} and, at {there}, {other!r} differ in the case of letters "
+                                     "alone, which PDDL ignores: write them alike")  # fmt: skip
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+
+
+def _from_file(path: Path, ignore_states: bool, unread: dict[str, None]) -> list[Plan]:
+    text = _text(path)
+    if path.suffix.lower() in (".jsonl", ".json"):
+        return list(_from_json(text, path, ignore_states, unread))
+    begin = text.lstrip()[:1000]
+    if path.suffix.lower() in (".csv", ".tsv") or "trace_id" in begin.partition("\n")[0]:
+        return list(_from_csv(text, path, ignore_states, unread))
+    if re.match(r"\{|\[\s*[\[{\"]", begin):
+        return list(_from_json(text, path, ignore_states, unread))
+    return read_plans(text, path, ignore_states=ignore_states)
+
+
+def write_traces(written: Traces, path: Path) -> None:
+    """Writes a file that `read_traces` reads: JSON lines or, by its name, CSV with a label on every row."""
+    out = io.StringIO()
+    if path.suffix in (".jsonl", ".json"):
+        for row, label in zip(written.rows, written.labels):
+            out.write(json.dumps({"actions": [written.actions[at] for at in row], "label": label}) + "\n")
+    else:
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(["trace_id", "action", "label"])
+        for place, (row, label) in enumerate(zip(written.rows, written.labels)):
+            table.writerows(
+                [place, written.actions[at], label if position == len(row) - 1 else 0]
+                for position, at in enumerate(row)
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, out.getvalue().encode())
+
+
+def _from_csv(text: str, path: Path, ignore_states: bool, unread: dict[str, None]) -> Iterator[Plan]:
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = _rows(table, path)
+    header = [name.strip() for name in next(rows, [])]
+    column = {name: place for place, name in enumerate(header)}
+    for name in header:
+        meant = name.casefold().removesuffix("s")
+        if name not in COLUMNS and meant in COLUMNS and meant not in header:
+            raise ValueError(f"{path}:1: the column {name} would be ignored: call it {meant}")
+    for name in COLUMNS:
+        if header.count(name) > 1:
+            raise ValueError(f"{path}:1: there are {header.count(name)} columns {name}")
+    if "action_id" in column:
+        column.setdefault("action", column["action_id"])
+    if "trace_id" not in column or "action" not in column:
+        raise ValueError(f"{path}:1: the columns trace_id and action are needed, not {', '.join(header) or 'none'}")
+    others = {name: place for name, place in column.items() if name not in COLUMNS}
+    for name in others:
+        if holds_states(name) and not ignore_states:
+            fail(path, 1, f"the column {name!r} holds observed states, which are not read yet: {HOW_TO_IGNORE}")
+    unread |= {f"the column {name!r}": None for name in others}
+    as_atoms = {} if ignore_states else dict.fromkeys(others, 0)
+    current: Plan | None = None
+    name, begun = "", set()
+    last_step = 0
+    for row in rows:
+        line = table.line_num
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise ValueError(f"{path}:{line}: {len(row)} cells, where the header has {len(header)}")
+        trace, action = row[column["trace_id"]].strip(), one_line(row[column["action"]])
+        if not trace:
+            raise ValueError(f"{path}:{line}: trace_id is empty")
+        if current is None or trace != name:
+            if trace in begun:
+                raise ValueError(
+                    f"{path}:{line}: trace {trace} continues here after other traces; its rows must be contiguous"
+                )
+            if current is not None:
+                yield current
+            current, name = Plan(line), trace
+            begun.add(trace)
+        for other in list(as_atoms):
+            cell = row[others[other]].strip()
+            if cell and not ATOMS.fullmatch(cell):
+                del as_atoms[other]
+            elif cell and not as_atoms[other]:
+                as_atoms[other] = line
+        if not action:
+            raise ValueError(f"{path}:{line}: trace {trace} has a gap: no action here")
+        if "step" in column:
+            step = _whole(row[column["step"]], path, line, "step")
+            if current.actions and step != last_step + 1:
+                raise ValueError(f"{path}:{line}: trace {trace} has a gap: step {step} follows {last_step}")
+            last_step = step
+        current.actions.append(action)
+        current.lines.append(line)
+        cell = row[column["label"]].strip() if "label" in column else ""
+        current.labels.append(_whole(cell, path, line, "label") if cell else None)
+    for name, line in as_atoms.items():
+        if line:
+            fail(path, line, f"the column {name!r} holds what looks like observed states, which are not read yet: "
+                             f"{HOW_TO_IGNORE}")  # fmt: skip
+    if current is not None:
+        yield current
+
+
+def _rows(table: Any, path: Path) -> Iterator[list[str]]:
+    """The rows of a CSV reader."""
+    begun = 1
+    try:
+        for row in table:
+            yield row
+            begun = table.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path}:{begun}: not CSV: {error}: is a quotation mark not closed?") from None
+
+
+def _from_json(text: str, path: Path, ignore_states: bool, unread: dict[str, None]) -> Iterator[Plan]:
+    """The objects of a text, one after the other or in lists, each with the line where it begins."""
+    for line, value in _json_values(text, path):
+        if isinstance(value, list):
+            value = {"actions": value}
+        if not isinstance(value, dict) or not isinstance(value.get("actions"), list):
+            fail(path, line, 'a trace must be {"actions": [...], "label": 0 or 1}, on a line of its own or in a list')
+        actions = [_name(action, path, line) for action in value["actions"]]
+        count = len(actions)
+        for key, other in value.items():
+            if key in KEYS:
+                continue
+            meant = next((each for each in KEYS if key.casefold().rstrip("s") == each.rstrip("s")), None)
+            if meant is not None and meant not in value:
+                fail(path, line, f"the key {short(key)} would be ignored: call it {meant}")
+            if not ignore_states and (holds_states(key) or _for_each_action(other, count)):
+                fail(path, line, f"the key {short(key)} holds observed states, which are not read yet: {HOW_TO_IGNORE}")
+            unread[f"the key {short(key)}"] = None
+        label = value.get("label")
+        if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
+            fail(path, line, f"label must be 0 or 1, not {short(label)}")
+        yield Plan(line, "", actions, [line] * count, [*([None] * (count - 1)), label] if count else [])
+
+
+def _for_each_action(value: object, actions: int) -> bool:
+    """Whether a value is a list with a list or an object for each action, and perhaps one more: observed states."""
+    return (isinstance(value, list) and len(value) in (actions, actions + 1)
+            and all(isinstance(each, list | dict) for each in value))  # fmt: skip
+
+
+def _json_values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+    """The values of JSON lines, or the items of one list over several lines, each with its line."""
+    at, line = 0, 1
+    while at < len(text):
+        end = text.find("\n", at)  # not splitlines: JSON may contain other line separators
+        end = len(text) if end < 0 else end
+        content = text[at:end]
+        if content.strip():
+            try:
+                value = loads(content)
+            except ValueError as error:
+                if content.strip()[0] not in "[{":
+                    fail(path, line, str(error))
+                value, end = _decoded(text, at, path, line)
+            if isinstance(value, list) and any(isinstance(each, list | dict) for each in value):
+                yield from _items(text, text.index("[", at) + 1, path, line + text.count("\n", at, text.index("[", at)))
+            elif isinstance(value, list):
+                fail(path, line, 'a list of names: a trace must be {"actions": [...], "label": 0 or 1}, on a line of '
+                                 "its own or in a list")  # fmt: skip
+            else:
+                yield line, value
+            line += text.count("\n", at, end)
+            at, end = end, text.find("\n", end)
+            end = len(text) if end < 0 else end
+            if rest := text[at:end].strip():
+                fail(path, line, f"{short(rest)} follows the end of a trace on its line")
+        line, at = line + 1, end + 1
+
+
+def _items(text: str, at: int, path: Path, line: int) -> Iterator[tuple[int, Any]]:
+    """The items of a list that begins before `at` and can be read, each with its line."""
+    while True:
+        before, at = at, BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        line += text.count("\n", before, at)
+        if text[at] == "]":
+            return
+        value, end = _decoded(text, at, path, line)
+        yield line, value
+        line += text.count("\n", at, end)
+        at = end
+
+
+def _decoded(text: str, at: int, path: Path, line: int) -> tuple[Any, int]:
+    """The value that begins at `at`, or after white space, and where it ends."""
+    at = SPACE.match(text, at).end()  # type: ignore[union-attr]
+    try:
+        end = JSONDecoder().raw_decode(text, at)[1]
+        return loads(text[at:end]), end
+    except RecursionError:
+        fail(path, line, "not JSON: brackets are nested too deeply")
+    except ValueError as error:
+        fail(path, line, f"not JSON: {without_advice(error)}")
+
+
+def _from_folder(folder: Path, ignore_states: bool) -> list[Plan]:
+    """A plan per file, all of them in forms of PDDL or none."""
+    plans: list[Plan] = []
+    for path in sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")):
+        text = _text(path)
+        if path.suffix.lower() in OTHERS or re.match(r"\s*[{]", text):
+            raise ValueError(f"{path}: in a folder each file is a plan: give this file itself, or move it away")
+        found = read_plan(text, path, ignore_states=ignore_states)
+        if found is not None and found.actions:
+            found.file = path.name
+            plans.append(found)
+    other = next((each for each in plans if not each.pddl), None)
+    if other is not None and (planned := next((each for each in plans if each.pddl), None)):
+        fail(folder / other.file, other.lines[0], f"{short(other.actions[0])} is not written as the plan in "
+                                                  f"{planned.file}: write both alike, or move this file away if it is "
+                                                  "no plan")  # fmt: skip
+    return plans
+
+
+def _name(action: object, path: Path, line: int) -> str:
+    if action is None or (isinstance(action, str) and not action.strip()):
+        raise ValueError(f"{path}:{line}: the trace has a gap: an action without a name")
+    if not isinstance(action, str | int) or isinstance(action, bool):
+        raise ValueError(f"{path}:{line}: an action must be a name, not {action!r}")
+    name = one_line(str(action))
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise ValueError(f"{path}:{line}: {name!r} holds half of a surrogate pair, which is no character")
+    return name
+
+
+def _label(read: Plan, path: Path) -> int:
+    for label, line in zip(read.labels, read.lines):
+        if label not in (None, 0, 1):
+            raise ValueError(f"{path}:{line}: label must be 0 or 1, not {short(label)}")
+    given = [place for place, label in enumerate(read.labels) if label is not None]
+    if given == [0]:
+        return read.labels[0] or 0  # once for the whole trace
+    for place in given[:-1] if given and given[-1] == len(read.labels) - 1 else given:
+        if read.labels[place]:
+            raise ValueError(
+                f"{path}:{read.lines[place]}: label 1 on an action that is not the last of its trace: a negative trace "
+                "ends with its invalid action"
+            )
+    return read.labels[-1] or 0
+
+
+def _whole(cell: str, path: Path, line: int, what: str) -> int:
+    try:
+        return int(cell)
+    except ValueError:
+        raise ValueError(f"{path}:{line}: {what} must be a whole number, not {cut(cell)!r}") from None
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name[:200], known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,1 @@
+"""Comparing an action model with a true one, exactly."""

@@ -1,0 +1,1 @@
+"""Action models as PDDL, text and pictures."""

@@ -1,0 +1,1 @@
+"""Sequences from files of users."""

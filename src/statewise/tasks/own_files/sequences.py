@@ -1,0 +1,330 @@
+"""A user's own sequences from text, JSON lines, CSV or an event log; see `sequence_files` for the formats.
+
+Only answers are scored; a sequence without a prompt is scored from its second symbol on. An end symbol is appended to
+every sequence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from statewise.data_types import Completion, Examples, Headline
+from statewise.runtime.bounds import bounded
+from statewise.runtime.json_files import FLAG, POSITIVE, TEXT, Shape
+from statewise.runtime.messages import short
+from statewise.tasks.base import HasBaselines, Kept, Task
+from statewise.tasks.baselines import accuracies, baselines
+from statewise.tasks.kept import check_unchanged, checksum, joint_checksum, kept_json
+from statewise.tasks.own_files.lines import Problems
+from statewise.tasks.own_files.sequence_files import Line, Parsed, SequenceFile, parse_file, unescaped
+from statewise.tasks.own_files.sequence_summary import summary, warnings
+from statewise.tasks.ragged import Ragged
+from statewise.tasks.text_format import separated_by
+from statewise.tasks.vocab import Vocab
+
+
+@dataclass(frozen=True)
+class SequencesConfig(SequenceFile):
+    """Fields of `task: sequences`."""
+
+    held_out_path: str | None = None
+    """A file of held-out sequences in the same format; null: a share of `path`."""
+    held_out_share: float = 0.1
+    """Share of the distinct sequences of `path` that is held out, chosen by a hash of their symbols."""
+    context: int | None = None
+    """Longest sequence in tokens, end symbol included; null: the longest in the file."""
+    end: str = "<end>"
+    """Symbol appended to every sequence; must not occur in the file."""
+    solved_at: float | None = None
+    """Share of exact answers at which the task counts as solved; null: no such threshold."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        bounded(self, "context", prefix="task.", at_least=2, at_most=2**24)
+        bounded(self, "held_out_share", prefix="task.", above=0, below=1)
+        parts = self.end.split(unescaped(self.separator) if self.separator else None)
+        if not self.end.strip() or not self.end.isprintable() or [part.strip() for part in parts] != [self.end]:
+            raise ValueError(f"task.end must be one symbol, of printable characters, not {short(self.end)}")
+
+
+KEPT: Shape = {"symbols": [TEXT], "context": POSITIVE, "has_prompts": FLAG, "sha256": {...: TEXT}}
+"""What a run keeps about its data."""
+
+
+class Sequences(Task, HasBaselines):
+    """Sequences of symbols; the vocabulary is the set of symbols in the file."""
+
+    Config = SequencesConfig
+
+    def __init__(self, config: SequencesConfig, kept: Kept | None = None) -> None:
+        self.config = config
+        self._parsed: dict[Path, Parsed] = {}
+        self._how: dict[Path, Parsed] = {}
+        self._held_out_from = ""
+        self._parts: tuple[Ragged, Ragged] | None = None
+        if kept is not None:
+            facts = kept_json(kept, "sequences.json", KEPT)
+            if config.end not in facts["symbols"]:
+                raise ValueError(f"task/sequences.json of this run: symbols has no end symbol {config.end!r}")
+            self.vocab, self.sums = Vocab(facts["symbols"]), facts["sha256"]
+            self.paths = [Path(path) for path in self.sums]
+            self.context, self.has_prompts = facts["context"], facts["has_prompts"]
+        else:
+            self._read_data()
+        self.end: int = self.vocab.ids[config.end]
+        separator = config.separator
+        self.text_format = separated_by(separator if separator is None else unescaped(separator))
+        if self.has_prompts:
+            self.headline = Headline("exact_match", higher_is_better=True, solved_at=config.solved_at)
+        else:
+            self.headline = Headline("loss", higher_is_better=False)
+
+    def files(self) -> dict[str, bytes]:
+        """Vocabulary, longest sequence, and checksums of the data."""
+        facts = {
+            "symbols": self.vocab.symbols,
+            "context": self.context,
+            "has_prompts": self.has_prompts,
+            "sha256": self.sums,
+        }
+        return {"sequences.json": json.dumps(facts).encode()}
+
+    def data_identity(self) -> dict[str, str]:
+        """A checksum of the files, wherever they lie."""
+        return {"data": joint_checksum(self.sums.values())}
+
+    # Reading
+
+    def _read_data(self) -> None:
+        """Finds the vocabulary and the longest sequence."""
+        if not self.config.path:
+            raise ValueError("task.path is not set: give the file of sequences with --task.path FILE")
+        self.paths = [Path(path).resolve() for path in (self.config.path, self.config.held_out_path) if path]
+        lines = [line for _, line in self._lines(self.paths[0])]
+        symbols = dict.fromkeys(chain.from_iterable(part for line in lines for part in line))
+        if self.config.end in symbols:
+            raise ValueError(
+                f"{self.config.path}: the end symbol {self.config.end!r} occurs in the data: set task.end to another"
+            )
+        for symbol in symbols:
+            if any("\ud800" <= letter <= "\udfff" for letter in symbol):  # as JSON may escape it
+                raise ValueError(f"{self.config.path}: the symbol {symbol!r} contains a lone surrogate")
+        self.vocab = Vocab([*symbols, self.config.end])
+        self.has_prompts = any(prompt for prompt, _ in lines)
+        every = [line for path in self.paths for _, line in self._lines(path)]
+        self.context = self.config.context or 1 + max(len(prompt) + len(answer) for prompt, answer in every)
+        self.sums = {str(path): checksum(path) for path in self.paths}
+        self._split()
+
+    def _lines(self, path: Path) -> list[tuple[int, Line]]:
+        """Sequences of one of `paths`, cached until `_split` has made examples of them."""
+        if path not in self._parsed:
+            self._parsed[path] = parse_file(path, self.config)
+        return self._parsed[path].lines
+
+    def _split(self) -> tuple[Ragged, Ragged]:
+        """Training and held-out sequences. Raises `ValueError` if the data is missing or has changed."""
+        if self._parts is not None:
+            return self._parts
+        for path in self.paths:
+            check_unchanged(path, self.sums[str(path)])
+        path, *others = self.paths
+        lines = self._lines(path)
+        if others:
+            trained_on = {line for _, line in lines}
+            every = self._lines(others[0])
+            new = [row for row in every if row[1] not in trained_on]
+            if not new:
+                raise ValueError(f"{others[0]}: every sequence is also in {path.name}, so none is held out")
+            parts = self._encoded(path, lines), self._encoded(others[0], new)
+            left_out = len(every) - len(new)
+            self._held_out_from = f"all of {others[0].name}" + (
+                f" but {left_out:,} that are also in {path.name}, and are left out" if left_out else ""
+            )
+        else:
+            different = sorted({line for _, line in lines}, key=_rank)
+            if len(different) < 2:
+                raise ValueError(
+                    f"{path}: at least two different sequences are needed, to train on one and hold out another"
+                )
+            count = min(max(1, round(self.config.held_out_share * len(different))), len(different) - 1)
+            held_out = set(different[:count])
+            parts = (
+                self._encoded(path, [row for row in lines if row[1] not in held_out]),
+                self._encoded(path, [row for row in lines if row[1] in held_out]),
+            )
+            self._held_out_from = f"all copies of {count:,} of the {len(different):,} different sequences"
+        self._how = {path: parsed._replace(lines=[]) for path, parsed in self._parsed.items()}
+        self._parsed, self._parts = {}, parts
+        return parts
+
+    def summary(self) -> list[str]:
+        """The file's format and content, the held-out split, and warnings about what looks misread."""
+        training, held_out = self._split()
+        how = self._how[self.paths[0]]
+        sizes = summary(self.vocab.symbols, training, held_out, self._held_out_from)
+        wrong = warnings(self.vocab.symbols, training, held_out, self.config, how.columns)
+        return [
+            f"{self.paths[0]}: {how.how}",
+            *(f"  {line}" for line in sizes),
+            *(f"warning: {line}" for line in (*how.warnings, *wrong)),
+        ]
+
+    def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
+        """See `tasks.baselines`; estimated from the training sequences."""
+        return baselines(self.training(), examples, len(self.vocab), self.end, self.config.end)
+
+    def _encoded(self, path: Path, lines: list[tuple[int, Line]]) -> Ragged:
+        problems = Problems(path)
+        rows, prompt_lengths = [], []
+        for number, (prompt, answer) in lines:
+            length = len(prompt) + len(answer) + 1
+            if self.config.end in (*prompt, *answer):
+                problems.add(number, f"the end symbol {self.config.end!r} stands in it, which ends every sequence")
+                continue
+            if length > self.context:
+                problems.add(number, f"{length} tokens with the end symbol, but the context is {self.context}")
+                continue
+            try:
+                rows.append(self.vocab.encode([*prompt, *answer, self.config.end]))
+            except ValueError as error:
+                problems.add(number, str(error))
+                continue
+            prompt_lengths.append(len(prompt))
+        problems.raise_if_any()
+        return Ragged.of(rows, prompt_lengths, len(self.vocab))
+
+    def training(self) -> Ragged:
+        """All sequences that are not held out."""
+        return self._split()[0]
+
+    def held_out(self, n: int | None = None) -> Examples:
+        """The held-out sequences, or the first n of them."""
+        return self._split()[1][:n]
+
+    def read(self, path: Path) -> Examples:
+        """Sequences of a file; every symbol must be in the vocabulary."""
+        return self._encoded(path, parse_file(path, self.config).lines)[:]
+
+    # Text
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of a line in the file's format, of a JSON list, for symbols that contain the separator, or of a
+        line followed by lists."""
+        return self.vocab.encode(self._symbols(text))
+
+    def _symbols(self, text: str) -> list[str]:
+        if text in self.vocab.ids:
+            return [text]  # it may contain the separator
+        lists = self._lists(text)
+        if lists is None or (lists.several and self._known(text)):
+            return self._line(text)
+        return [*([lists.line] if lists.line in self.vocab.ids else self._line(lists.line)), *lists.symbols]
+
+    def _line(self, text: str) -> list[str]:
+        """Symbols of a line in the file's format."""
+        if self.config.separator == "" and text.endswith(self.config.end):
+            return [*self.config.split(text.removesuffix(self.config.end)), self.config.end]
+        return self.config.split(text)
+
+    def _known(self, line: str) -> bool:
+        try:
+            return all(symbol in self.vocab.ids for symbol in self._line(line))
+        except ValueError:
+            return False
+
+    def _lists(self, text: str) -> _Lists | None:
+        """The JSON lists at the end of a text; None: there are none."""
+        characters = self.config.separator == "" and "[" in self.vocab.ids
+        for start in re.finditer(r'\[(?=\s*["\d\]-])', text):
+            line, lists = text[: start.start()].strip(), _json_lists(text[start.start() :])
+            if lists is None or (characters and all(len(symbol) <= 1 for one in lists for symbol in one)):
+                continue
+            return _Lists(line, [symbol for one in lists for symbol in one], bool(line) or len(lists) > 1)
+        return None
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Symbols as a line in the file's format; as a JSON list if one of them contains the separator."""
+        symbols = self.vocab.decode(tokens)
+        text = self.config.join(symbols)
+        try:
+            if self._symbols(text) == symbols:
+                return text
+        except ValueError:
+            pass
+        return json.dumps(symbols, ensure_ascii=False)
+
+    def continuation(self, before: str | Sequence[int] | np.ndarray, tokens: Sequence[int] | np.ndarray) -> str:
+        """See `Task.continuation`. From the first symbol on that contains the separator, and after a prompt that is a
+        JSON list, symbols are a JSON list."""
+        written = before if isinstance(before, str) else self.decode(before)
+        given = self.vocab.decode(self.encode(before) if isinstance(before, str) else before)
+        symbols = self.vocab.decode(tokens)
+        lists = None if self._known(written) else self._lists(written)
+        if not symbols:
+            return ""
+        plain = next((place for place, symbol in enumerate(symbols) if not self._is_plain(symbol)), len(symbols))
+        for count in [0] if lists else [plain, 0]:
+            rest = [json.dumps(symbols[count:], ensure_ascii=False)] if count < len(symbols) else []
+            line = self.config.join([*symbols[:count], *rest])
+            for joint in (self.config.join(["", ""]), "") if written else ("",):
+                try:
+                    if self._symbols(f"{written}{joint}{line}") == [*given, *symbols]:
+                        return f"{joint}{line}"
+                except ValueError:
+                    continue
+        return self.decode(tokens)
+
+    def _is_plain(self, symbol: str) -> bool:
+        """Whether a symbol can stand in a line."""
+        return symbol == self.config.end or self.config.split(symbol) == [symbol]
+
+    def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
+        """`symbol_accuracy` and `end_accuracy`: the token accuracy where the true token is a symbol, and the end."""
+        scored = chosen >= 0
+        found = accuracies(examples.tokens[scored], chosen[scored], self.end)
+        return {name: value for name, value in found.items() if name != "token_accuracy"}
+
+    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
+        """`exact_match`: the answer and nothing else, end symbol included."""
+        right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
+        return {"exact_match": float(np.mean(right))}
+
+
+class _Lists(NamedTuple):
+    """JSON lists at the end of a text."""
+
+    line: str
+    """What precedes them."""
+    symbols: list[str]
+    """Theirs, in order."""
+    several: bool
+    """Whether the text is more than one list."""
+
+
+def _json_lists(text: str) -> list[list[str]] | None:
+    """The symbols of JSON lists that follow one another; None if the text is something else."""
+    lists: list[list[str]] = []
+    while text := text.strip():
+        try:
+            found, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, list) or not all(isinstance(symbol, (str, int)) for symbol in found):
+            return None
+        lists.append([str(symbol) for symbol in found])
+        text = text[end:]
+    return lists
+
+
+def _rank(line: Line) -> bytes:
+    return hashlib.blake2b(json.dumps(line).encode(), digest_size=8).digest()

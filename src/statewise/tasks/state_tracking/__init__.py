@@ -1,0 +1,1 @@
+"""Finite automata: state tracking and languages."""

@@ -1,0 +1,1 @@
+"""Tasks on text: documents, subword tokenizers, stories with an ending to fill in."""

@@ -1,0 +1,81 @@
+"""A GGUF file of ours in llama.cpp itself, as it is and quantised. Needs `pip install xllamacpp`."""
+
+import pytest
+import torch
+from doubles import small_corpus
+
+gguf = pytest.importorskip("gguf", reason="needs the extra hf")
+xllamacpp = pytest.importorskip("xllamacpp", reason="needs xllamacpp, which holds llama.cpp")
+
+import statewise  # noqa: E402
+from statewise.cli import main  # noqa: E402
+from statewise.data_types import Batch  # noqa: E402
+from statewise.deploy.export.export import export  # noqa: E402
+
+pytestmark = pytest.mark.slow
+PROMPTS = ["Story 1: the cat", "Story 7: a boat,", "3 dogs", "the", "Story 30: naïve — 中文 \n\t don't  stop"]
+CONTEXT, GREEDY = 64, 20
+BOUNDS = {"F32": 1e-4, "F16": 0.02, "Q8_0": 0.3, "Q4_0": 2.0}
+"""By how much the log-probability of a likely token may differ; of nearly equal ones either may be chosen."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    sizes = ["--backbone.width=64", "--backbone.heads=2", "--backbone.layers=2", "--trainer.batch_size=16",
+             "--trainer.steps=300", "--trainer.warmup_steps=20", "--trainer.learning_rate=3e-3"]  # fmt: skip
+    words = ["text-small", "--task.path", str(small_corpus(folder, 200).folder), f"--task.context={CONTEXT}",
+             "--objective", "next_latent", *sizes]  # fmt: skip
+    assert main(["train", *words, "--out", str(folder / "run")]) == 0
+    return statewise.load(folder / "run", device="cpu")
+
+
+def quantised(model, path, kind, monkeypatch):
+    """A file whose matrices are of a type of GGUF, by the package's own functions."""
+    number, plain = gguf.GGMLQuantizationType[kind], gguf.GGUFWriter.add_tensor
+
+    def add(writer, name, tensor):
+        if tensor.ndim < 2:
+            return plain(writer, name, tensor)
+        return plain(writer, name, gguf.quants.quantize(tensor, number), raw_dtype=number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf.GGUFWriter, "add_tensor", add)
+        export(model, path, "gguf")
+    tensors = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+    assert {kind for name, kind in tensors.items() if "norm" not in name} == {kind}
+
+
+def served(path):
+    options = xllamacpp.CommonParams()
+    options.model.path, options.n_ctx, options.n_parallel, options.n_gpu_layers = str(path), CONTEXT, 1, 0
+    options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it has steps in float16
+    options.verbosity, options.warmup, options.kv_unified = 0, False, True
+    return xllamacpp.Server(options)
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_llama_cpp_continues_as_we_do(model, kind, tmp_path, monkeypatch):
+    quantised(model, tmp_path / "model.gguf", kind, monkeypatch)
+    server, equal, read, apart = served(tmp_path / "model.gguf"), 0, 0, 0.0
+    for prompt in PROMPTS:
+        tokens = model.task.encode(prompt)
+        asked = {"prompt": prompt, "max_tokens": GREEDY, "temperature": 0, "logprobs": 5}
+        found = server.handle_completions(asked)
+        assert found["usage"]["prompt_tokens"] == len(tokens), "llama.cpp reads other tokens"
+        places = (found["choices"][0]["logprobs"] or {"content": []})["content"]  # null if the text ends at once
+        read += len(places)
+        (ours,) = model.generate([prompt], limit=GREEDY)
+        chosen = [place["id"] for place in places]  # without an end token, and halves of a character
+        equal += chosen == ours.tokens.tolist()[: len(chosen)]
+        # Teacher-forced on what llama.cpp chose, so that one other choice does not count many times.
+        whole = torch.tensor([[*tokens.tolist(), *chosen]])
+        logs = model.predictor().logits(Batch.plain(whole))[0].log_softmax(-1)
+        for number, place in enumerate(places, len(tokens) - 1):
+            assert logs[number].max() - logs[number, place["id"]] < 2 * BOUNDS[kind], "not even nearly the likeliest"
+            for one in place["top_logprobs"]:
+                apart = max(apart, abs(one["logprob"] - float(logs[number, one["id"]])))
+    print(f"{kind}: {equal} of {len(PROMPTS)} greedy texts equal, log-probabilities differ by at most {apart:.2g}")
+    assert read > 2 * GREEDY
+    assert apart < BOUNDS[kind]

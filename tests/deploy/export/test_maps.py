@@ -1,0 +1,106 @@
+"""Tensors of ours and of other architectures, one table for both directions."""
+
+import pytest
+import torch
+from doubles import (
+    CONTEXT,
+    MAPPED_BLOCKS,
+    VOCABULARY,
+    spread_weights,
+    tiny_gpt,
+    tiny_objective,
+    tiny_two_stream,
+)
+
+from statewise.backbones.gpt import GPTConfig
+from statewise.deploy.export.layouts import LAYOUTS, layout_of
+from statewise.deploy.export.plain import NotPlain, plain
+from statewise.deploy.export.tensor_maps import Stacked, Zeros, to_ours, to_theirs
+
+NO_ARCHITECTURE = [
+    {"positions": "learned"},
+    {"mlp": "gelu"},
+    {"norm": "layer", "bias": True},
+    {"norm": "layer", "positions": "learned"},
+]
+every_block = pytest.mark.parametrize(("architecture", "fields"), MAPPED_BLOCKS, ids=str)
+
+
+def decoder(**fields):
+    objective = tiny_objective("next_token", backbone=fields)
+    spread_weights(objective)
+    return objective
+
+
+def test_every_layout_is_tried():
+    assert {architecture for architecture, _ in MAPPED_BLOCKS} == {layout.architecture for layout in LAYOUTS}
+
+
+@every_block
+def test_a_decoder_goes_there_and_back_bit_by_bit(architecture, fields):
+    objective = decoder(**fields)
+    found = plain(objective)
+    assert found.layout.architecture == architecture
+    back = to_ours(found.layout.maps(found.config), found.tensors)
+    ours = objective.backbone.state_dict()
+    assert set(back) == set(ours)
+    assert all(torch.equal(back[name], ours[name]) for name in ours)
+    assert found.beside == {}
+    assert (found.vocabulary, found.context) == (VOCABULARY, CONTEXT)
+
+
+@pytest.mark.parametrize("fields", NO_ARCHITECTURE, ids=str)
+def test_other_blocks_have_no_architecture_and_the_reason_names_them(fields):
+    config = GPTConfig(width=16, heads=2, **fields)
+    assert layout_of(config) is None
+    with pytest.raises(NotPlain, match="no architecture has norm") as found:
+        plain(decoder(**fields))
+    assert all(str(value) in str(found.value) for value in fields.values() if value is not True)
+
+
+def test_queries_keys_and_values_are_rows_of_one_matrix_in_that_order():
+    ours = {"in": torch.arange(24.0).view(6, 4)}
+    maps = [Stacked("in", ("q", "k", "v"))]
+    theirs = to_theirs(maps, ours)
+    assert theirs["q"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert theirs["v"][-1].tolist() == [20, 21, 22, 23]
+    assert torch.equal(to_ours(maps, theirs)["in"], ours["in"])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ({"q": torch.ones(2, 4), "b": torch.zeros(3)}, "there is no tensor k"),
+        ({"q": torch.ones(4, 4), "k": torch.ones(2, 4), "b": torch.zeros(3)}, "different numbers of rows"),
+        ({"q": torch.ones(2, 4), "k": torch.ones(2, 4), "b": torch.ones(3)}, "b is not zero"),
+        ({"q": torch.ones(2, 4), "k": torch.ones(2, 4), "b": torch.zeros(3), "x": torch.ones(1)}, "no tensor .* is x"),
+    ],
+)
+def test_what_ours_cannot_hold_is_refused(theirs, said):
+    with pytest.raises(ValueError, match=said):
+        to_ours([Stacked("qk", ("q", "k")), Zeros("b", 3)], theirs)
+
+
+@pytest.mark.parametrize("name", ["next_latent", "multi_token", "token_order"])
+def test_what_inference_does_not_use_stays_beside(name):
+    found = plain(tiny_objective(name))
+    ours = {key for key in tiny_objective(name).state_dict() if not key.startswith("backbone.")}
+    assert set(found.beside) == ours
+    assert ours
+
+
+@pytest.mark.parametrize("name", ["belief_state", "joint_multi_token", "teacherless"])
+def test_models_with_heads_of_their_own_are_not_plain(name):
+    with pytest.raises(NotPlain, match="does not predict by a matrix"):
+        plain(tiny_objective(name))
+
+
+def test_two_streams_are_plain_as_their_standard_variant_alone():
+    fields = {"variant": "standard", "expansion": 8 / 3}
+    found = plain(tiny_objective("next_token", backbone=fields, make_backbone=tiny_two_stream))
+    same = plain(tiny_objective("next_token", make_backbone=tiny_gpt))
+    assert {name: tensor.shape for name, tensor in found.tensors.items()} == {
+        name: tensor.shape for name, tensor in same.tensors.items()
+    }
+    with pytest.raises(NotPlain, match="TwoStream of variant sps is no plain decoder"):
+        plain(tiny_objective("next_token", make_backbone=tiny_two_stream))
