@@ -69,7 +69,7 @@ class NoPredictor(NextToken):
         (TensorAsLoss, "loss() must return a statewise.data_types.Loss with one part or more, not Tensor ()"),
         (NoParts, "loss() must return a statewise.data_types.Loss with one part or more, not one without parts"),
         (MatrixInPart, "as 'next_token' sums and counts, both () or (m,), not sums (3, 3) and counts ()"),
-        (PairAsPart, "as 'next_token' a statewise.data_types.Part of two tensors and a weight, not tuple"),
+        (PairAsPart, "as 'next_token' a Part of two tensors and a weight, not tuple"),
         (OtherCounts, "as 'next_token' sums and counts, both () or (m,), not sums () and counts (2,)"),
         (Detached, "a part with a gradient, not parts that are all detached from the weights"),
         (NoneAsCounts, "counts() must return a dict of tensors by the names of the loss's parts, not None"),
