@@ -80,8 +80,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 made_up_text(folder / "text.txt", size, marks=marks)
                 found = in_own_process(folder / "text.txt", folder / f"{marks}-{size}", tokenizer)
                 peaks.append(found.peak)
-                print(f"  {what}, {size} MB: {found.wall:.1f} s, {found.processor:.1f} s of processor time, "
-                      f"{found.tokens:,} tokens, peak memory {found.peak:.0f} MB")  # fmt: skip
+                print(
+                    f"  {what}, {size} MB: {found.wall:.1f} s, {found.processor:.1f} s of processor time, "
+                    f"{found.tokens:,} tokens, peak memory {found.peak:.0f} MB"
+                )
             bench.at_least(f"{what}: MB a second of one core", size / found.processor, 1)
             bench.at_most(f"{what}: MB more for {sizes[1] - sizes[0]:g} MB more of text", peaks[1] - peaks[0], 32)
     return bench.exit_code()

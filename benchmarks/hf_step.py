@@ -36,10 +36,16 @@ def save_model(folder: Path, smoke: bool) -> None:
 
     width, layers = (32, 1) if smoke else (256, 4)
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=width, intermediate_size=8 * width // 3, num_hidden_layers=layers,
-        num_attention_heads=width // 32, num_key_value_heads=width // 32, max_position_embeddings=512,
-        bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        intermediate_size=8 * width // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 32,
+        max_position_embeddings=512,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     transformers.logging.disable_progress_bar()
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
 

@@ -79,9 +79,16 @@ def base(kind: str, width: int, folder: Path) -> Path:
     import transformers
 
     config = transformers.AutoConfig.for_model(
-        kind, vocab_size=16, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=3, num_attention_heads=4,
-        max_position_embeddings=64, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        kind,
+        vocab_size=16,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
 

@@ -79,8 +79,9 @@ def replay(
     found, rng, end = Found(), np.random.default_rng(seed), time.perf_counter() + seconds
     with torch.inference_mode():
         while not found.rows or time.perf_counter() < end:
-            batch = Watched(served.predictor, most=int(rng.integers(1, 33)), part=int(rng.choice([16, 64, 256])),
-                            error=error)  # fmt: skip
+            batch = Watched(
+                served.predictor, most=int(rng.integers(1, 33)), part=int(rng.choice([16, 64, 256])), error=error
+            )
             made: list[tuple[Request, Row]] = []
             coming = [Request(*(int(rng.integers(n)) for n in (len(prompts), len(SAMPLED), SEEDS))) for _ in range(24)]
             while coming or batch.busy:
@@ -155,10 +156,15 @@ def main(words: Sequence[str] | None = None) -> int:
         found = replay(which, exact, prompts, error, seconds, seed=4, bf16=name == "bfloat16")
         print(f"{name}: {found.rows:,} rows, {found.choices:,} choices, {found.alone} made alone")
         usual, worst, share = np.median(found.errors), max(found.errors), found.close / found.choices
-        print(f"  logits differ from float64 by {usual:.1e} at the median, {worst:.1e} at most; "
-              f"errors of {CLOSE:g} could change {share:.3%} of the choices")  # fmt: skip
-        print(f"  {found.other} choices of another token than float64, {found.unexplained} not explained by rounding; "
-              f"{found.changed} texts other than before", flush=True)  # fmt: skip
+        print(
+            f"  logits differ from float64 by {usual:.1e} at the median, {worst:.1e} at most; "
+            f"errors of {CLOSE:g} could change {share:.3%} of the choices"
+        )
+        print(
+            f"  {found.other} choices of another token than float64, {found.unexplained} not explained by rounding; "
+            f"{found.changed} texts other than before",
+            flush=True,
+        )
         if which is exact or error:
             bench.at_most(f"texts that differ, {name}", found.changed, 0)
         bench.at_most(f"choices not explained by rounding, {name}", found.unexplained, 0)

@@ -121,9 +121,11 @@ def main(words: Sequence[str] | None = None) -> int:
         # GPT is timed beside each, so that the drift of a shared machine hits both; one model at a time saves memory.
         seconds = bench.in_turn({"GPT": plain, title: step}, rounds=3, warm_up=1)
         slower = ratio(seconds[title], seconds["GPT"])
-        print(f"  {title:16} {found:4} million parameters (table: {case.millions})   "
-              f"{statistics.median(seconds[title]):6.2f} s a step, GPT {statistics.median(seconds['GPT']):.2f} s: "
-              f"{slower:.2f} x (the table: {case.paper}), products {products:.2f} x")  # fmt: skip
+        print(
+            f"  {title:16} {found:4} million parameters (table: {case.millions})   "
+            f"{statistics.median(seconds[title]):6.2f} s a step, GPT {statistics.median(seconds['GPT']):.2f} s: "
+            f"{slower:.2f} x (the table: {case.paper}), products {products:.2f} x"
+        )
         if found != case.millions and not bench.smoke:
             bench.at_most(f"{title}: millions of parameters away from the table", abs(found - case.millions), 0)
         if case.bar is not None:

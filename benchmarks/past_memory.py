@@ -124,8 +124,10 @@ def main(words: Sequence[str] | None = None) -> int:
             found = own_process.call(measure, corpus, False)
         gigabytes = sum(path.stat().st_size for path in corpus.glob("training-*.npy")) / 1e9
     print(f"  corpus: {gigabytes:.2f} GB, {found.rows:,} rows of 128 tokens")
-    print(f"  training step: {1000 * statistics.median(found.step):.2f} ms, "
-          f"{found.tokens / statistics.median(found.step):,.0f} tokens a second")  # fmt: skip
+    print(
+        f"  training step: {1000 * statistics.median(found.step):.2f} ms, "
+        f"{found.tokens / statistics.median(found.step):,.0f} tokens a second"
+    )
     print(f"  reader: {found.first:,.0f} tokens a second from the disk, checksums included, then {found.again:,.0f}")
     bench.at_least("tokens a second: reader / training", ratio(found.step, found.batch), 20)
     bench.at_most("MB resident at most, training and most of the corpus read", found.peak, 500)

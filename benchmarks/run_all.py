@@ -16,8 +16,19 @@ from pathlib import Path
 from timing import parser
 
 HERE = Path(__file__).parent
-PARTS = {"head_in_blocks", "one_step", "own_process", "products", "run_all", "timing",
-         "peers/enumeration", "peers/locm", "peers/observer", "gpu/page", "gpu/steps"}  # fmt: skip
+PARTS = {
+    "head_in_blocks",
+    "one_step",
+    "own_process",
+    "products",
+    "run_all",
+    "timing",
+    "peers/enumeration",
+    "peers/locm",
+    "peers/observer",
+    "gpu/page",
+    "gpu/steps",
+}
 """What is no benchmark, but serves them."""
 
 

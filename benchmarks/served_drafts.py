@@ -73,8 +73,11 @@ def measure(bench: Benchmark, name: str, served: Served, count: int, rounds: int
     plain = float(np.median(rates[0]))
     for length, found in rates.items():
         made, rate = drafted[length], np.median(found)
-        print(f"  {count:2} rows, draft {length!s:4} {rate:8.1f} tokens/s, {rate / plain:.2f} of none; "
-              f"accepted {made.accepted} of {made.drafted} in the last round", flush=True)  # fmt: skip
+        print(
+            f"  {count:2} rows, draft {length!s:4} {rate:8.1f} tokens/s, {rate / plain:.2f} of none; "
+            f"accepted {made.accepted} of {made.drafted} in the last round",
+            flush=True,
+        )
     if served.rounding:
         bench.at_most(f"{name}, {count} rows: rounds whose texts drafts change", differ, 0)
     else:

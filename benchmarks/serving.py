@@ -270,8 +270,9 @@ def plain_loop(folder: Path, model: Model, prompts: list[list[int]]) -> float | 
     return len(prompts) * TOKENS / (time.perf_counter() - began)
 
 
-def decoded_alone(predictor: Predictor, end: int, prompts: list[list[int]], plain: StepByStep, number: int = 0
-                  ) -> list[list[int] | None]:  # fmt: skip
+def decoded_alone(
+    predictor: Predictor, end: int, prompts: list[list[int]], plain: StepByStep, number: int = 0
+) -> list[list[int] | None]:
     """The completion of each prompt without the server; None if one of its choices hangs on rounding."""
     request = Request([np.array(prompt) for prompt in prompts], TOKENS, end)
     tokens, lengths = request.padded()
@@ -379,14 +380,28 @@ def peer_rates(
     """Tokens per second of `transformers serve` on the exported model, by clients. `folder` has the export."""
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    command = [python, "-m", "transformers.cli.transformers", "serve", str(folder / "exported"), "--host", "127.0.0.1",
-               "--port", str(port), "--device", "cpu", "--dtype", "float32"]  # fmt: skip
+    command = [
+        python,
+        "-m",
+        "transformers.cli.transformers",
+        "serve",
+        str(folder / "exported"),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+    ]
     settings = json.dumps({"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False})
     name = str(folder / "exported")
     bodies = [{"model": name, "prompt": model.task.decode(prompt), "generation_config": settings} for prompt in prompts]
     rates: dict[int, float] = {}
-    with subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
+    with subprocess.Popen(
+        command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             wait_for(process, port)
             pool.submit(load, port, bodies[:1], 1).result()  # warm up

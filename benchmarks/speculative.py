@@ -41,8 +41,16 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "rides": ("city-small", {"steps": 300}),
     "text": ("text-small", {"backbone": {"name": "gpt", "layers": 6, "width": 128}, "tokens": 600_000}),
 }
-SMOKE = {"backbone.width": 16, "backbone.heads": 2, "backbone.layers": 2, "batch_size": 4, "steps": 2, "tokens": None,
-         "evaluate_num": 10, "report_num": 10}  # fmt: skip
+SMOKE = {
+    "backbone.width": 16,
+    "backbone.heads": 2,
+    "backbone.layers": 2,
+    "batch_size": 4,
+    "steps": 2,
+    "tokens": None,
+    "evaluate_num": 10,
+    "report_num": 10,
+}
 
 
 class Clocked:
@@ -112,8 +120,10 @@ def costs(predictor: Predictor, smoke: bool) -> None:
     seconds = {name: statistics.median(found) for name, found in in_turn(ways, 1 if smoke else 30).items()}
     seconds["drafted token"] /= 4
     one = seconds["pass over 1"]
-    print(f"  pass over 1 token {1e3 * one:.2f} ms; against it " + ", ".join(
-        f"{name} {found / one:.2f}" for name, found in seconds.items() if name != "pass over 1"))  # fmt: skip
+    print(
+        f"  pass over 1 token {1e3 * one:.2f} ms; against it "
+        + ", ".join(f"{name} {found / one:.2f}" for name, found in seconds.items() if name != "pass over 1")
+    )
 
 
 def measure(bench: Benchmark, name: str, model: Model, temperature: float, rows: int, rounds: int) -> None:
@@ -179,8 +189,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for name, run in (made or {one.name: one for one in given.runs}).items():
             model = statewise.load(run, device="cpu")
             print(name)
-            measure(bench, "text" if model.recipe.task.name == "text" else name, model, given.temperature,
-                    rows, rounds)  # fmt: skip
+            measure(bench, "text" if model.recipe.task.name == "text" else name, model, given.temperature, rows, rounds)
     return bench.exit_code()
 
 

@@ -54,8 +54,10 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"blocks of {BLOCK['cpu']:,} logits; taken whole up to {WHOLE_UP_TO['cpu']:,}")
     for other, precision in itertools.product(others, precisions()):
         seconds = bench.in_turn({way: make(way, precision, other) for way in WAYS}, rounds=5, warm_up=1)
-        print(f"  {precision} {other.positions} x {other.vocabulary}, width {other.width}: blockwise takes "
-              f"{ratio(seconds['blockwise'], seconds['whole']):.2f} of the time")  # fmt: skip
+        print(
+            f"  {precision} {other.positions} x {other.vocabulary}, width {other.width}: blockwise takes "
+            f"{ratio(seconds['blockwise'], seconds['whole']):.2f} of the time"
+        )
     return bench.exit_code()
 
 

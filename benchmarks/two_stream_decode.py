@@ -83,8 +83,11 @@ def main(words: Sequence[str] | None = None) -> int:
         for variant in ("standard", "sps"):
             found = measure(variant, size) if bench.smoke else own_process.call(measure, variant, size)
             rounds[-1][variant] = found
-            print(f"  {variant:9} prompts {found.prefill:6.1f} s, {size.rows * size.decode / found.decode:7.1f} tokens "
-                  f"a second, {found.peak:6.0f} MB", flush=True)  # fmt: skip
+            print(
+                f"  {variant:9} prompts {found.prefill:6.1f} s, {size.rows * size.decode / found.decode:7.1f} tokens "
+                f"a second, {found.peak:6.0f} MB",
+                flush=True,
+            )
     speed = statistics.median(found["standard"].decode / found["sps"].decode for found in rounds)
     bench.at_least("tokens a second of sps against standard", speed, 0.9)
     memory = statistics.median(found["sps"].peak / found["standard"].peak for found in rounds)

@@ -115,9 +115,7 @@ def errors(bench: Benchmark) -> None:
             notion = ", real states" if real_states else ""
             print(f"  {outcomes}, the longest took {max(spent):.3f} s")
             bench.at_most(
-                f"{spec}, one bit wrong, {learned_as}{notion}: ms on average",
-                1000 * sum(spent) / len(spent),
-                100,
+                f"{spec}, one bit wrong, {learned_as}{notion}: ms on average", 1000 * sum(spent) / len(spent), 100
             )
 
 

@@ -18,10 +18,20 @@ settings.load_profile("whatever else runs")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--backbone", action="append", default=[], metavar="MODULE:CLASS",
-                     help="backbone of another package for the contract suite (docs/adding-a-backbone.md)")  # fmt: skip
-    parser.addoption("--objective", action="append", default=[], metavar="MODULE:CLASS",
-                     help="objective of another package for the same (docs/adding-an-objective.md)")  # fmt: skip
+    parser.addoption(
+        "--backbone",
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="backbone of another package for the contract suite (docs/adding-a-backbone.md)",
+    )
+    parser.addoption(
+        "--objective",
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="objective of another package for the same (docs/adding-an-objective.md)",
+    )
 
 
 def pytest_configure(config):

@@ -86,10 +86,20 @@ def tiny_folder() -> str:
     import transformers
 
     config = transformers.Starcoder2Config(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=160, sliding_window=None, residual_dropout=0.0,
-        embedding_dropout=0.0, attention_dropout=0.0, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=160,
+        sliding_window=None,
+        residual_dropout=0.0,
+        embedding_dropout=0.0,
+        attention_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     with torch.random.fork_rng():
@@ -277,8 +287,10 @@ def pack(batch: Batch) -> Batch:
         documents = torch.cat([torch.full((len(part[0]),), number + 1) for number, part in enumerate(parts)])
         rows.append((torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]), documents))
     width = max(len(row[0]) for row in rows)
-    padded = [torch.stack([torch.nn.functional.pad(row[place], (0, width - len(row[0]))) for row in rows])
-              for place in range(3)]  # fmt: skip
+    padded = [
+        torch.stack([torch.nn.functional.pad(row[place], (0, width - len(row[0]))) for row in rows])
+        for place in range(3)
+    ]
     columns = padded[1].any(0).nonzero()[:, 0]
     return Batch(padded[0], padded[1], padded[2] > 0, padded[2], (int(columns[0]), int(columns[-1]) + 1))
 
@@ -439,8 +451,10 @@ class JointPredictor(Remembering, GoalScorer):
     def next_logits(self, read: Tensor, goal: tuple[int, ...]) -> Tensor:
         """(B, V) behind `read` (B, n), of sequences whose last tokens are `goal`."""
         end = dict(zip(range(self.context - len(goal), self.context), goal))
-        rows = [[self.probability({**end, **dict(enumerate([*row, token]))}) for token in range(self.vocabulary)]
-                for row in read.tolist()]  # fmt: skip
+        rows = [
+            [self.probability({**end, **dict(enumerate([*row, token]))}) for token in range(self.vocabulary)]
+            for row in read.tolist()
+        ]
         return torch.tensor(rows, dtype=torch.float64).log() + 0.7  # logits need not be normalised
 
     def after(self, tokens: Tensor, goal: tuple[int, ...]) -> Tensor:
@@ -460,8 +474,12 @@ class JointPredictor(Remembering, GoalScorer):
 
     def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
         T = sequences.shape[1]
-        return torch.stack([sum((self.score_token(row, place, head) for place in range(T - count, T)), torch.zeros(()))
-                            for row in sequences.tolist()])  # fmt: skip
+        return torch.stack(
+            [
+                sum((self.score_token(row, place, head) for place in range(T - count, T)), torch.zeros(()))
+                for row in sequences.tolist()
+            ]
+        )
 
     def score_token(self, row: list[int], place: int, head: str) -> Tensor:
         """Log-probability of one token of a row, given all others (`previous`) or those before it (`next`)."""
@@ -485,11 +503,7 @@ class WorldPredictor(Remembering):
     leave time to end, has the same probability, but one on a shortest way a little more."""
 
     def __init__(
-        self,
-        world: Any,
-        seen_as: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
-        *,
-        in_time: bool = True,
+        self, world: Any, seen_as: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None, *, in_time: bool = True
     ) -> None:
         self.world, self.vocabulary, self.context = world, len(world.vocab), world.context
         self.in_time = in_time
@@ -520,9 +534,13 @@ class WorldPredictor(Remembering):
 
 
 def make_run(
-    folder: Path, seed: int, accuracy: float, objective: str = "next_token", backbone: dict[str, Any] | None = None,
+    folder: Path,
+    seed: int,
+    accuracy: float,
+    objective: str = "next_token",
+    backbone: dict[str, Any] | None = None,
     **trainer: Any,
-) -> Path:  # fmt: skip
+) -> Path:
     """A run directory as training leaves it, evaluated once."""
     recipe = {
         "task": {"name": "path_star", "degree": 2},
@@ -539,10 +557,17 @@ def make_run(
     run.log({"kind": "end", "step": 10, "reason": "steps", "seconds": 10.0})
     sample = {"prompt": "<script>", "truth": "1,2", "predicted": "1,3"}
     headline = {"metric": "path_accuracy", "higher_is_better": True, "solved_at": 0.99}
-    run.write_report("evaluation", {
-        "checkpoint": 10, "headline": headline, "chance": {"path_accuracy": 0.5},
-        "metrics": {"path_accuracy": accuracy, "loss": 0.5}, "num": 10, "samples": [sample],
-    })  # fmt: skip
+    run.write_report(
+        "evaluation",
+        {
+            "checkpoint": 10,
+            "headline": headline,
+            "chance": {"path_accuracy": 0.5},
+            "metrics": {"path_accuracy": accuracy, "loss": 0.5},
+            "num": 10,
+            "samples": [sample],
+        },
+    )
     return folder
 
 

@@ -37,8 +37,7 @@ def permuted(model: ActionModel, order: Callable[[range], list[int]]) -> ActionM
 def with_needless_adds(model: ActionModel) -> ActionModel:
     """An equivalent model: an action that requires an atom and leaves it also adds it, which it was fine before."""
     return ActionModel(
-        model.atoms,
-        tuple(replace(action, add=action.add | action.pre & ~action.delete) for action in model.actions),
+        model.atoms, tuple(replace(action, add=action.add | action.pre & ~action.delete) for action in model.actions)
     )
 
 

@@ -34,10 +34,20 @@ def start(state: Path, job: str, task: str | None) -> None:
     held = state / f"{number}.pid"
     with open(state / f"{number}.out", "ab") as out:
         process = subprocess.Popen(  # it waits for its number to be written, so that it also removes it
-            ["bash", "-c", 'while [ ! -s "$2" ]; do sleep 0.01; done; bash "$1"; rm -f "$2"', "-",
-             str(state / "script"), str(held)],
-            env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
+            [
+                "bash",
+                "-c",
+                'while [ ! -s "$2" ]; do sleep 0.01; done; bash "$1"; rm -f "$2"',
+                "-",
+                str(state / "script"),
+                str(held),
+            ],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     held.with_suffix(".new").write_text(str(process.pid))
     held.with_suffix(".new").rename(held)
 

@@ -21,8 +21,10 @@ def some_traces(draw, actions=3, labels=True):
 def effects(actions):
     """All effects (D, H) of an atom, as bits."""
     for each in product((NONE, ADDS, DELETES), repeat=actions):
-        yield (sum(1 << a for a in range(actions) if each[a] == DELETES),
-               sum(1 << a for a in range(actions) if each[a] == ADDS))  # fmt: skip
+        yield (
+            sum(1 << a for a in range(actions) if each[a] == DELETES),
+            sum(1 << a for a in range(actions) if each[a] == ADDS),
+        )
 
 
 def false_before(row, delete, add):

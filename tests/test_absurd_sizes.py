@@ -61,10 +61,7 @@ TRAIN = ["train", "path-star-small", "--out", "{out}/run", "--trainer.device=cpu
         ([*TRAIN, "--seed=100000000000000000000000"], "seed must be at least 0"),
         ([*TRAIN, "--seeds=1-100000000000"], "at most 10,000 seeds"),
         ([*TRAIN, "--seeds=1,2", "--jobs=-1"], "--jobs must be at least 1"),
-        (
-            ["generate", "{out}/none", "--prompt=1", "--decoder=beam", "--beams=9000000"],
-            "beams must be at least 1 and",
-        ),
+        (["generate", "{out}/none", "--prompt=1", "--decoder=beam", "--beams=9000000"], "beams must be at least 1 and"),
         (["data", "city", "--rows=100000000000", "--out", "{out}/city"], "at most 1,000,000 crossings"),
         (["data", "city", "--rows=-5", "--out", "{out}/city"], "--rows must be at least 2"),
         (["data", "text", "{out}", "--tokenizer=bpe:100000000000", "--out", "{out}/c"], "at most 16,777,216 tokens"),

@@ -120,8 +120,12 @@ def test_the_table_allows_nothing_that_nobody_uses():
     used: dict[str, set[str]] = {}
     for path in files():
         used.setdefault(name_of(".".join(path.relative_to(SOURCE).with_suffix("").parts)), set()).update(imports(path))
-    idle = [f"{module}: {name}" for module, allowed in MAY_IMPORT.items() for name in sorted(allowed)
-            if not any(within(one, {name}) for one in used[module])]  # fmt: skip
+    idle = [
+        f"{module}: {name}"
+        for module, allowed in MAY_IMPORT.items()
+        for name in sorted(allowed)
+        if not any(within(one, {name}) for one in used[module])
+    ]
     assert not idle, f"strike these from the table of {PAGE.name}"
 
 
@@ -142,9 +146,7 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_tasks_never_load_torch():
-    assert "torch" not in modules_after(
-        "from statewise.tasks import TASKS\n[TASKS[name] for name in TASKS]"
-    )  # fmt: skip
+    assert "torch" not in modules_after("from statewise.tasks import TASKS\n[TASKS[name] for name in TASKS]")
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,13 @@ def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(t
     words = shlex.split(test.replace("PATH_OF_YOURS", str(tmp_path)))[1:]
     words[-1] += " and (next_token or token_order or multi_token) and not latent and not joint"
     paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
-    done = subprocess.run([sys.executable, *words[1:], "-p", "no:cacheprovider", "-vv", "--color=no"], cwd=ROOT,
-                          env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *words[1:], "-p", "no:cacheprovider", "-vv", "--color=no"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "next_token on moving_averages:MovingAverages" in done.stdout
     assert "[multi_token on moving_averages:MovingAverages]" in done.stdout  # refused, with the reason
@@ -90,8 +95,13 @@ def test_the_contract_suite_of_the_guide_tries_an_objective_from_outside(tmp_pat
     words = shlex.split(line)[1:]
     words[-1] += " and gpt"
     paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
-    done = subprocess.run([sys.executable, *words, "-p", "no:cacheprovider", "-vv", "--color=no"], cwd=ROOT,
-                          env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *words, "-p", "no:cacheprovider", "-vv", "--color=no"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_no_leak_from_the_future[two_ahead:TwoAhead on gpt]" in done.stdout
 

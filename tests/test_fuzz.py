@@ -62,13 +62,40 @@ def world(tmp_path_factory):
     sequences = ["--task=sequences", f"--task.path={at / 'data.txt'}", *SMALL]
     did("train", "path-star-small", *sequences, "--out", at / "run")
     did("analyze", at / "run", "effective-rank")
-    did("train", "path-star-small", *sequences, "--backbone=belief_slots", "--backbone.chunk=2", "--backbone.slots=1",
-        "--out", at / "slots")  # fmt: skip
+    did(
+        "train",
+        "path-star-small",
+        *sequences,
+        "--backbone=belief_slots",
+        "--backbone.chunk=2",
+        "--backbone.slots=1",
+        "--out",
+        at / "slots",
+    )
     did("generate", at / "slots", "--prompt", "a b", "--save-state", at / "kept.state", "--limit", 1)
-    did("data", "text", at / "text.txt", "--tokenizer", "bpe:280", "--held-out", 0.1, "--documents", "line", "--out",
-        at / "corpus")  # fmt: skip
-    did("train", "path-star-small", "--task=text", f"--task.path={at / 'corpus'}", "--task.context=16", *SMALL, "--out",
-        at / "text")  # fmt: skip
+    did(
+        "data",
+        "text",
+        at / "text.txt",
+        "--tokenizer",
+        "bpe:280",
+        "--held-out",
+        0.1,
+        "--documents",
+        "line",
+        "--out",
+        at / "corpus",
+    )
+    did(
+        "train",
+        "path-star-small",
+        "--task=text",
+        f"--task.path={at / 'corpus'}",
+        "--task.context=16",
+        *SMALL,
+        "--out",
+        at / "text",
+    )
     questions = [{"context": "The cat", "choices": ["sat", "moon"], "answer": 0}] * 2
     (at / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
     did("data", "city", "--rows", 3, "--columns", 4, "--out", at / "city")
@@ -147,10 +174,7 @@ HARMLESS = {
     ),
     "run/environment.json": (r"device_name|torch|python|steps|device|threads", "notes, or how a resumed run begins"),
     "run/data.json": (r"data|tokenizer", "other data, or none that are known"),
-    "run/task/sequences.json": (
-        r"sha256.*|context|symbols\[\d+\]|has_prompts",
-        "the data; names of symbols",
-    ),
+    "run/task/sequences.json": (r"sha256.*|context|symbols\[\d+\]|has_prompts", "the data; names of symbols"),
     f"run/{STEP}/manifest.json": (r"^$", ""),
     "run/checkpoints/best.json": (r"(?!step).+", "a note on why it is the best"),
     "run/metrics.jsonl": (r"(?!kind$|step$)\w+", "records of training are shown as they are, if they can be true"),
@@ -313,10 +337,17 @@ def test_other_files_cut_or_replaced_are_refused(world, target):
 @pytest.mark.parametrize(
     "state",
     [
-        [], {}, {"optimizer": {}, "progress": {}}, {"optimizer": [], "progress": {"step": 2}}, None, b"", b"PK\x03\x04",
-        {"optimizer": {"state": {}, "param_groups": []}, "progress": {"step": 2}}, {"progress": {"step": 10**30}},
+        [],
+        {},
+        {"optimizer": {}, "progress": {}},
+        {"optimizer": [], "progress": {"step": 2}},
+        None,
+        b"",
+        b"PK\x03\x04",
+        {"optimizer": {"state": {}, "param_groups": []}, "progress": {"step": 2}},
+        {"progress": {"step": 10**30}},
     ],
-)  # fmt: skip
+)
 def test_a_training_state_of_anything_else_is_refused(world, tmp_path, state):
     said = resumed_with(unfinished(world, tmp_path), state)
     assert "training.pt" in said
@@ -421,9 +452,17 @@ WORDS = """
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_command_lines_end_in_a_sentence(world, tmp_path, seed):
     rng = random.Random(seed)
-    names = {"run": world / "run", "data": world / "data.txt", "out": tmp_path, "corpus": world / "corpus",
-             "learned": world / "learned", "text": world / "text", "questions": world / "questions.jsonl",
-             "city": world / "city", "missing": tmp_path / "missing"}  # fmt: skip
+    names = {
+        "run": world / "run",
+        "data": world / "data.txt",
+        "out": tmp_path,
+        "corpus": world / "corpus",
+        "learned": world / "learned",
+        "text": world / "text",
+        "questions": world / "questions.jsonl",
+        "city": world / "city",
+        "missing": tmp_path / "missing",
+    }
     for _ in range(40):
         words = rng.choice(VERBS.strip().splitlines()).split()
         for _ in range(rng.randint(1, 2)):

@@ -69,8 +69,14 @@ def test_it_continues_with_what_is_missing_or_failed(monkeypatch, capsys, tmp_pa
     assert run.run_all(where) == 0
     assert called == ["good", "bad", "bad"]
     page = (tmp_path / "page.md").read_text()
-    for line in ("| speed | 2 | >= 1 |  |", "| memory | 3 | <= 1 | short |", "| curve | 1: 0.25, 2: 0.5 |",
-                 "| | x | y |", "| a | 1 | 2 |", "| b | 3 |  |"):  # fmt: skip
+    for line in (
+        "| speed | 2 | >= 1 |  |",
+        "| memory | 3 | <= 1 | short |",
+        "| curve | 1: 0.25, 2: 0.5 |",
+        "| | x | y |",
+        "| a | 1 | 2 |",
+        "| b | 3 |  |",
+    ):
         assert line in page
     assert run.run_all(where) == 0
     assert len(called) == 3

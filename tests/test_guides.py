@@ -58,8 +58,13 @@ ELSEWHERE = {
 }
 """Pages whose commands need files of the page, and the tests that run them."""
 
-TINY = ["--trainer.steps=3", "--trainer.batch_size=8", "--trainer.precision=fp32", "--backbone.width=16",
-        "--backbone.layers=1"]  # fmt: skip
+TINY = [
+    "--trainer.steps=3",
+    "--trainer.batch_size=8",
+    "--trainer.precision=fp32",
+    "--backbone.width=16",
+    "--backbone.layers=1",
+]
 FEW = {
     "path-star": ["--task.held_out_graphs=20"],
     "hmm": ["--task.held_out_sequences=20", "--task.length=6"],
@@ -68,18 +73,25 @@ FEW = {
     "recall": ["--task.held_out_sequences=20"],
     "text": ["--task.context=128"],
     "stories": ["--task.vocabulary=300", "--task.context=64", "--task.prompt_length=8", "--task.goal_length=10"],
-    "automaton": ["--task.held_out_sequences=20"], "s3": ["--task.held_out_sequences=20"],
-    "parity": ["--task.held_out_sequences=20"], "flip": ["--task.held_out_sequences=20"],
-}  # fmt: skip
+    "automaton": ["--task.held_out_sequences=20"],
+    "s3": ["--task.held_out_sequences=20"],
+    "parity": ["--task.held_out_sequences=20"],
+    "flip": ["--task.held_out_sequences=20"],
+}
 """Fields of small data, by the beginnings of recipes."""
 QUICK = {
-    "future-probe": ["--training_sequences=40", "--steps=4"], "prompt-probe": ["--training_sequences=40", "--steps=4"],
-    "world-probe": ["--training_sequences=40", "--steps=4"], "compression": ["--trials=3"],
+    "future-probe": ["--training_sequences=40", "--steps=4"],
+    "prompt-probe": ["--training_sequences=40", "--steps=4"],
+    "world-probe": ["--training_sequences=40", "--steps=4"],
+    "compression": ["--trials=3"],
     "distinction": ["--trials=3"],
     "inductive-bias": ["--datasets=3", "--examples=20", "--training_sequences=100", "--sequences=100"],
-    "belief-dynamics": ["--sequences=20"], "rollout-drift": ["--sequences=10"], "detours": ["--probabilities=0.5"],
-    "gradient-ratio": ["--furthest=4", "--sequences=2"], "restricted-state": ["--keep=2"],
-}  # fmt: skip
+    "belief-dynamics": ["--sequences=20"],
+    "rollout-drift": ["--sequences=10"],
+    "detours": ["--probabilities=0.5"],
+    "gradient-ratio": ["--furthest=4", "--sequences=2"],
+    "restricted-state": ["--keep=2"],
+}
 """Options of small analyses, by name."""
 NAMED = {"FILE_OR_DIR": "books/", "FILES": "books/", "bpe:4096": "bpe:300"}
 """What stands for the user's own in commands."""
@@ -88,22 +100,35 @@ LATENT, BELIEF = (f"path-star-demo --objective {objective}" for objective in ("n
 LETTERS = "sequences-small --task.path letters.txt"
 NEEDED = {
     "docs/activations.md": {"nl": "path-star-demo --objective next_latent --backbone.layers 2"},
-    "docs/commands.md": {"hmm": "hmm-mess3", "city": "city-small --task.rows 5 --task.columns 5",
-                         "s3": "s3 --task.length 8 --task.longest 32 --backbone gpt --objective next_latent",
-                         "bst": f"{LETTERS} --objective belief_state", "y": "my.yaml --seed 2",
-                         "stories": f"{STORIES} --objective belief_state --objective.min_gap 1", "referee": STORIES},
+    "docs/commands.md": {
+        "hmm": "hmm-mess3",
+        "city": "city-small --task.rows 5 --task.columns 5",
+        "s3": "s3 --task.length 8 --task.longest 32 --backbone gpt --objective next_latent",
+        "bst": f"{LETTERS} --objective belief_state",
+        "y": "my.yaml --seed 2",
+        "stories": f"{STORIES} --objective belief_state --objective.min_gap 1",
+        "referee": STORIES,
+    },
     "docs/interop.md": {"nl": LATENT, "bst": BELIEF},
-    "docs/playground.md": {f"demo/{name}": f"path-star-demo --objective {name.replace('-', '_')}"
-                           for name in ("next-token", "next-latent", "belief-state")},
-    "docs/probes.md": {"nl": LATENT, "bst": BELIEF,
-                       "stories": f"{STORIES} --objective next_latent",
-                       "ff": "s3 --task.length 8 --task.longest 8 --backbone gpt"},
+    "docs/playground.md": {
+        f"demo/{name}": f"path-star-demo --objective {name.replace('-', '_')}"
+        for name in ("next-token", "next-latent", "belief-state")
+    },
+    "docs/probes.md": {
+        "nl": LATENT,
+        "bst": BELIEF,
+        "stories": f"{STORIES} --objective next_latent",
+        "ff": "s3 --task.length 8 --task.longest 8 --backbone gpt",
+    },
     "docs/recipes.md": {"fan_in-muon": "path-star-g2-4 --seeds 1-2"},
-    "docs/quick-start.md": {f"{name}5/seed-{seed}": f"path-star-demo --objective {objective} --seed {seed}"
-                            for name, objective in (("gpt", "next_token"), ("nl", "next_latent")) for seed in (1, 2)},
+    "docs/quick-start.md": {
+        f"{name}5/seed-{seed}": f"path-star-demo --objective {objective} --seed {seed}"
+        for name, objective in (("gpt", "next_token"), ("nl", "next_latent"))
+        for seed in (1, 2)
+    },
     "docs/speculative.md": {"nl": LATENT},
     "docs/text.md": {"y": "text-small --task.path corpus/ --seed 2"},
-}  # fmt: skip
+}
 """Runs that the commands of a page suppose, by name."""
 
 
@@ -122,8 +147,17 @@ def shrunk(words):
         return [*words, *(field for field in [*few, *TINY, *heads] if field.partition("=")[0] not in kept)]
     if verb == "analyze":
         return [*words, *(field for field in QUICK.get(words[2], []) if field.partition("=")[0] not in words)]
-    fewer = {"--rollouts": "2", "--beams": "2", "--num": "2", "--limit": "4", "--seeds": "1-2", "--draw": "5",
-             "--sequences": "5", "--trials": "2", "--batch": "2"}  # fmt: skip
+    fewer = {
+        "--rollouts": "2",
+        "--beams": "2",
+        "--num": "2",
+        "--limit": "4",
+        "--seeds": "1-2",
+        "--draw": "5",
+        "--sequences": "5",
+        "--trials": "2",
+        "--batch": "2",
+    }
     if verb == "bench-decode":
         fewer["--draft"] = "0-2,auto"
     if verb in ("fill", "generate", "bench-decode", "analyze", "rides"):
@@ -253,10 +287,21 @@ def scored(words, said):
 
 
 MEANS = {
-    "train": trained, "evaluate": evaluated, "generate": generated, "compare": compared, "analyze": analyzed,
-    "embed": embedded, "export": exported, "data": prepared, "rides": rode, "fill": filled, "playground": played,
-    "list": listed, "bench-decode": measured, "score": scored,
-}  # fmt: skip
+    "train": trained,
+    "evaluate": evaluated,
+    "generate": generated,
+    "compare": compared,
+    "analyze": analyzed,
+    "embed": embedded,
+    "export": exported,
+    "data": prepared,
+    "rides": rode,
+    "fill": filled,
+    "playground": played,
+    "list": listed,
+    "bench-decode": measured,
+    "score": scored,
+}
 """What holds after a command, by its verb: asserts it, from the command's words and output."""
 
 

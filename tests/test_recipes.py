@@ -102,8 +102,16 @@ def test_training_is_that_of_table_5(names, published):
     for name in names:
         recipe = read_recipe(recipe_text(name), ["--objective=next_latent"])
         backbone, objective, trainer = recipe.backbone.config, recipe.objective.config, recipe.trainer
-        assert [trainer.steps, trainer.batch_size, trainer.learning_rate, trainer.weight_decay, trainer.clip,
-                backbone.layers, backbone.heads, backbone.width] == published, name  # fmt: skip
+        assert [
+            trainer.steps,
+            trainer.batch_size,
+            trainer.learning_rate,
+            trainer.weight_decay,
+            trainer.clip,
+            backbone.layers,
+            backbone.heads,
+            backbone.width,
+        ] == published, name
         assert (objective.latent_weight, objective.kl_weight) == (latent, kl)
         assert objective.horizon == (horizon if horizon else objective.horizon)
         assert (trainer.betas, trainer.warmup_steps, trainer.decay_share) == ((0.9, 0.95), 0, 0.0)
@@ -113,9 +121,14 @@ def test_training_is_that_of_table_5(names, published):
 
 
 SMALL = {
-    "path-star-demo": 96, "path-star-small": 96, "path-star-g2-4": 64, "city-small": 96, "countdown-small": 128,
-    "stories-small": 192, "strips-traces": 96,
-}  # fmt: skip
+    "path-star-demo": 96,
+    "path-star-small": 96,
+    "path-star-g2-4": 64,
+    "city-small": 96,
+    "countdown-small": 128,
+    "stories-small": 192,
+    "strips-traces": 96,
+}
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -144,8 +157,12 @@ def test_a_recipe_is_given_by_name_by_file_or_as_a_run_to_repeat(tmp_path, monke
     assert (again.recipe.seed, again.objective.backbone.config.width) == (4, 16)
     assert main(["train", "mine.yaml", "--print_config"]) == 0
     assert "seed: 3" in capsys.readouterr().out
-    refused = {"mien.yaml": "mien.yaml: No such file", "pathstar": "unknown recipe 'pathstar'",
-               "runs": "unknown recipe 'runs'", "runs/none": "runs/none: No such file"}  # fmt: skip
+    refused = {
+        "mien.yaml": "mien.yaml: No such file",
+        "pathstar": "unknown recipe 'pathstar'",
+        "runs": "unknown recipe 'runs'",
+        "runs/none": "runs/none: No such file",
+    }
     for given, message in refused.items():
         assert main(["train", given, "--out", "x"]) == 2
         told = capsys.readouterr().err

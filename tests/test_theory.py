@@ -39,15 +39,24 @@ def multi_token(words):
 def pairs(words):
     """Both questions about every gap word[i:j]."""
     gaps = [(word, i, j) for word in words for i in range(3) for j in range(i + 1, 4)]
-    return [(word[:i], (side, word[j:]), word[i] if side == "next" else word[j - 1])
-            for word, i, j in gaps for side in ("next", "previous")]  # fmt: skip
+    return [
+        (word[:i], (side, word[j:]), word[i] if side == "next" else word[j - 1])
+        for word, i, j in gaps
+        for side in ("next", "previous")
+    ]
 
 
 @pytest.mark.parametrize(
     ("theorem", "questions", "may_merge"),
-    [(3, next_token, True), (3, multi_token, False), (3, pairs, False),
-     (4, next_token, True), (4, multi_token, True), (4, pairs, False)],
-)  # fmt: skip
+    [
+        (3, next_token, True),
+        (3, multi_token, False),
+        (3, pairs, False),
+        (4, next_token, True),
+        (4, multi_token, True),
+        (4, pairs, False),
+    ],
+)
 def test_who_may_merge_the_two_prefixes_at_no_cost(theorem, questions, may_merge):
     asked = questions(WORDS[theorem])
     cost = least_loss(WORDS[theorem], asked, MERGED[theorem]) - least_loss(WORDS[theorem], asked, set())

@@ -84,8 +84,17 @@ def from_the_paper(backbone, row, documents=None, parameters=None, omega=None, a
             gate, up = (mine["mlp.in_proj.weight"] @ normed(middle, mine["mlp_norm.weight"])).chunk(2)
             new[kind, i] = middle + mine["mlp.out_proj.weight"] @ (F.silu(gate) * up)
         x = new
-    out = {kind: torch.stack([normed(x[kind, i], of((kind, i))["norm.weight"]) for i in range(len(row))])
-           for kind in ("x", "p") if (kind, 0) in x}  # fmt: skip
-    state, readout = {"standard": "xx", "sps": "xp", "double_memory": "xp", "delayed_state": "pp",
-                      "reverse_sps": "px", "strict": "xp"}[variant]  # fmt: skip
+    out = {
+        kind: torch.stack([normed(x[kind, i], of((kind, i))["norm.weight"]) for i in range(len(row))])
+        for kind in ("x", "p")
+        if (kind, 0) in x
+    }
+    state, readout = {
+        "standard": "xx",
+        "sps": "xp",
+        "double_memory": "xp",
+        "delayed_state": "pp",
+        "reverse_sps": "px",
+        "strict": "xp",
+    }[variant]
     return out[state], out[readout]

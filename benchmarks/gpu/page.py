@@ -9,8 +9,13 @@ from typing import Any
 def page(found: Mapping[str, Any]) -> str:
     """Markdown of the content of figures.json."""
     at = found["machine"]
-    lines = ["# On a GPU", "", f"{found['date']}. {at['device_name']}; PyTorch {at['torch']}, Python {at['python']}, "
-             f"{at['precision']}. By `make gpu`; each step has the seconds that it took.", ""]  # fmt: skip
+    lines = [
+        "# On a GPU",
+        "",
+        f"{found['date']}. {at['device_name']}; PyTorch {at['torch']}, Python {at['python']}, "
+        f"{at['precision']}. By `make gpu`; each step has the seconds that it took.",
+        "",
+    ]
     lines += ["| bar | value | bar | |", "| --- | ---: | ---: | --- |"]
     for step in found["steps"].values():
         for what, value, sign, bar in step.get("bars", []):

@@ -57,8 +57,11 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"--text {path}: no such file", file=sys.stderr)
             return 2
     if not torch.cuda.is_available():
-        print("make gpu needs a CUDA GPU, and PyTorch finds none: run it on a machine with one, with a PyTorch built "
-              "for CUDA; --smoke runs all steps on the CPU at tiny sizes", file=sys.stderr)  # fmt: skip
+        print(
+            "make gpu needs a CUDA GPU, and PyTorch finds none: run it on a machine with one, with a PyTorch built "
+            "for CUDA; --smoke runs all steps on the CPU at tiny sizes",
+            file=sys.stderr,
+        )
         return 2
     where = Machine("cuda", False, options.out, tuple(options.text))
     where.folder.mkdir(parents=True, exist_ok=True)

@@ -169,8 +169,10 @@ def contracts(where: Machine) -> Figures:
             answers.append([one.tokens.tolist() for one in decoder.decode(objective.predictor(), request)])
         same = statistics.fmean(one == other for one, other in zip(*answers))
         found.values[name] = {
-            "loss apart": apart(*losses), "gradients apart": max(gradients), "greedy answers equal": same,
-        }  # fmt: skip
+            "loss apart": apart(*losses),
+            "gradients apart": max(gradients),
+            "greedy answers equal": same,
+        }
     for what in ("loss apart", "gradients apart"):
         found.bars.append((what, max(one[what] for one in found.values.values()), "<=", 1e-3))
     return found
@@ -183,8 +185,15 @@ def sent(objective: Objective, batch: Batch, device: str) -> Batch:
 
 def resumes_exactly(where: Machine) -> Figures:
     """A run that is stopped and resumed has the weights of one that is not, bit by bit, with deterministic kernels."""
-    flags = ["--backbone.width=32", "--trainer.steps=8", "--trainer.batch_size=8", "--trainer.evaluate_num=4",
-             "--task.held_out_graphs=8", "--trainer.report_num=4", f"--trainer.device={where.device}"]  # fmt: skip
+    flags = [
+        "--backbone.width=32",
+        "--trainer.steps=8",
+        "--trainer.batch_size=8",
+        "--trainer.evaluate_num=4",
+        "--task.held_out_graphs=8",
+        "--trainer.report_num=4",
+        f"--trainer.device={where.device}",
+    ]
     recipe = recipe_of("path-star-small", *flags)
     whole, cut = where.folder / "resume-whole", where.folder / "resume-cut"
     for folder in (whole, cut):
@@ -269,13 +278,19 @@ def step_time(title: str, where: Machine) -> Figures:
     )
     flops = objective.flops(batch)
     reached = None if flops is None else flops / took
-    return Figures({
-        "rows": size.batch, "ms": 1000 * took, "tokens per second": size.batch * size.tokens / took,
-        "TFLOP/s": None if reached is None else reached / 1e12,
-        "MFU": None if reached is None or where.peak is None else reached / where.peak,
-        "waits for the device": (waits or "no") if where.device == "cuda" else "not asked on a CPU",
-        "Table 3, against GPT": case.paper, **where.kernels(step),
-    }, bars)  # fmt: skip
+    return Figures(
+        {
+            "rows": size.batch,
+            "ms": 1000 * took,
+            "tokens per second": size.batch * size.tokens / took,
+            "TFLOP/s": None if reached is None else reached / 1e12,
+            "MFU": None if reached is None or where.peak is None else reached / where.peak,
+            "waits for the device": (waits or "no") if where.device == "cuda" else "not asked on a CPU",
+            "Table 3, against GPT": case.paper,
+            **where.kernels(step),
+        },
+        bars,
+    )
 
 
 def product_rate(where: Machine, rows: int, inner: int, outer: int) -> float:
@@ -364,8 +379,9 @@ def stream_attention(where: Machine) -> Figures:
             inputs = [torch.randn(1, 4, 2, T, 64, requires_grad=True) for _ in range(3)]
         named: dict[str, Any] = {"streams": (INPUT, PREDICTION), "reach": Reach(None, T // 32)}
         ways = {"chosen": partial(attend_streams, **named), "dense": partial(attend_dense, **named)}
-        times: dict[str, Any] = {f"{name}, ms": 1000 * where.seconds(partial(passes, way, inputs), 10)
-                                 for name, way in ways.items()}  # fmt: skip
+        times: dict[str, Any] = {
+            f"{name}, ms": 1000 * where.seconds(partial(passes, way, inputs), 10) for name, way in ways.items()
+        }
         times["apart"] = apart(*(way(*inputs) for way in ways.values()))
         found.values[f"T = {T}"] = times
     found.bars.append(("two streams: apart from a dense mask", times["apart"], "<=", 1e-2))
@@ -456,9 +472,10 @@ class Curve:
             "tokens per second": last.get("tokens_per_second"),
             "MFU": last.get("mfu"),
             "loss by step": [[one["step"], one["loss"]] for one in trained][:: max(1, len(trained) // 12)],
-            f"{self.metric} by step": [[one["step"], one[self.metric]] for one in records
-                                       if one["kind"] == "evaluation"],
-        }  # fmt: skip
+            f"{self.metric} by step": [
+                [one["step"], one[self.metric]] for one in records if one["kind"] == "evaluation"
+            ],
+        }
         if self.then:
             verb, *words = self.then
             if command([verb, str(folder), *words]) != 0:
@@ -472,10 +489,20 @@ def path_star(recipe: str, objective: str, seconds: float, where: Machine) -> Fi
     """A curve on star graphs, with 512 held-out graphs; the Belief State Transformer of G(5,5) against its authors'
     speed."""
     num = 8 if where.smoke else 512
-    flags = (f"--objective={objective}", f"--task.held_out_graphs={num}", f"--trainer.evaluate_num={num}",
-             f"--trainer.report_num={num}", "--trainer.log_every=50")  # fmt: skip
-    tiny = ("--backbone.width=32", "--backbone.layers=1", "--backbone.heads=2", "--trainer.batch_size=4",
-            "--trainer.steps=4")  # fmt: skip
+    flags = (
+        f"--objective={objective}",
+        f"--task.held_out_graphs={num}",
+        f"--trainer.evaluate_num={num}",
+        f"--trainer.report_num={num}",
+        "--trainer.log_every=50",
+    )
+    tiny = (
+        "--backbone.width=32",
+        "--backbone.layers=1",
+        "--backbone.heads=2",
+        "--trainer.batch_size=4",
+        "--trainer.steps=4",
+    )
     one = Curve(recipe, flags, "path_accuracy", seconds, tiny)
     found = one.run(where, where.folder / f"{recipe}-{objective}")
     bars = []
@@ -488,8 +515,16 @@ def path_star(recipe: str, objective: str, seconds: float, where: Machine) -> Fi
 def group_a5(objective: str, where: Machine) -> Figures:
     """A5 at the size of the next-latent paper; accuracy by length, of `next_latent` also of the dynamics alone."""
     flags = (f"--objective={objective}", "--trainer.evaluate_every=500", "--trainer.log_every=50")
-    tiny = ("--task.length=8", "--task.longest=16", "--task.held_out_sequences=16", "--backbone.width=32",
-            "--backbone.layers=1", "--backbone.heads=2", "--trainer.batch_size=4", "--trainer.steps=4")  # fmt: skip
+    tiny = (
+        "--task.length=8",
+        "--task.longest=16",
+        "--task.held_out_sequences=16",
+        "--backbone.width=32",
+        "--backbone.layers=1",
+        "--backbone.heads=2",
+        "--trainer.batch_size=4",
+        "--trainer.steps=4",
+    )
     lengths = "8,16" if where.smoke else "24,48,96,192"
     then, report = ("evaluate", "--length", lengths), f"evaluation-length-{lengths}"
     if objective == "next_latent":
@@ -507,11 +542,24 @@ def two_stream_text(variant: str, where: Machine) -> Figures:
         words = ["data", "text", *files, "--tokenizer", f"bpe:{tokens}", "--held-out", "0.05", "--out", str(corpus)]
         if command(words) != 0:
             raise RuntimeError("the corpus could not be written")
-    flags = (f"--task.path={corpus}", f"--backbone.variant={variant}", "--trainer.evaluate_every=100",
-             "--trainer.log_every=10")  # fmt: skip
-    tiny = ("--task.context=32", "--backbone.window=8", "--backbone.width=32", "--backbone.layers=1",
-            "--backbone.heads=2", "--trainer.batch_size=4", "--trainer.tokens=512", "--trainer.warmup_tokens=0",
-            "--trainer.precision=auto", "--trainer.evaluate_num=2")  # fmt: skip
+    flags = (
+        f"--task.path={corpus}",
+        f"--backbone.variant={variant}",
+        "--trainer.evaluate_every=100",
+        "--trainer.log_every=10",
+    )
+    tiny = (
+        "--task.context=32",
+        "--backbone.window=8",
+        "--backbone.width=32",
+        "--backbone.layers=1",
+        "--backbone.heads=2",
+        "--trainer.batch_size=4",
+        "--trainer.tokens=512",
+        "--trainer.warmup_tokens=0",
+        "--trainer.precision=auto",
+        "--trainer.evaluate_num=2",
+    )
     one = Curve("two-stream-xs", flags, "loss", LONG, tiny)
     return Figures(one.run(where, where.folder / f"two-stream-xs-{variant}"))
 

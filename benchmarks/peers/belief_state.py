@@ -46,10 +46,7 @@ class Size:
     """Speed against x-transformers with the MLP head, and with the mixture head."""
 
 
-SIZES = (
-    Size(128, 32, 3, 96, 4, 20, 128, None, (1.8, 2.0)),
-    Size(1, 256, 2, 768, 8, 1000, 512, 128, (3.0, 6.0)),
-)
+SIZES = (Size(128, 32, 3, 96, 4, 20, 128, None, (1.8, 2.0)), Size(1, 256, 2, 768, 8, 1000, 512, 128, (3.0, 6.0)))
 SMOKE = (Size(2, 8, 1, 16, 2, 10, 8, None, (1.8, 2.0)),)
 
 
@@ -59,8 +56,10 @@ def ours(size: Size, head: str) -> BeliefState:
         return GPT(config, vocabulary=size.vocabulary + extra_tokens, context=size.tokens, embedding_of=embedding_of)
 
     torch.manual_seed(0)
-    fields: dict[str, dict[str, Any]] = {"mlp": {"head_width": size.head_width},
-                                         "mixture": {"expert_width": size.expert_width}}  # fmt: skip
+    fields: dict[str, dict[str, Any]] = {
+        "mlp": {"head_width": size.head_width},
+        "mixture": {"expert_width": size.expert_width},
+    }
     return BeliefState(BeliefStateConfig(head=head, **fields[head]), make_backbone)
 
 
@@ -69,8 +68,13 @@ def theirs(size: Size) -> nn.Module:
     from x_transformers.belief_state_wrapper import BeliefStateWrapper
 
     def encoder() -> nn.Module:
-        layers = Decoder(dim=size.width, depth=size.layers, heads=size.heads, attn_dim_head=size.width // size.heads,
-                         rotary_pos_emb=True)  # fmt: skip
+        layers = Decoder(
+            dim=size.width,
+            depth=size.layers,
+            heads=size.heads,
+            attn_dim_head=size.width // size.heads,
+            rotary_pos_emb=True,
+        )
         made: nn.Module = TransformerWrapper(
             num_tokens=size.vocabulary, max_seq_len=size.tokens + 1, attn_layers=layers, use_abs_pos_emb=False
         )
@@ -78,9 +82,12 @@ def theirs(size: Size) -> nn.Module:
 
     torch.manual_seed(0)
     head = nn.Sequential(
-        nn.Linear(2 * size.width, size.head_width), nn.ReLU(), nn.Linear(size.head_width, size.head_width), nn.ReLU(),
+        nn.Linear(2 * size.width, size.head_width),
+        nn.ReLU(),
+        nn.Linear(size.head_width, size.head_width),
+        nn.ReLU(),
         nn.Linear(size.head_width, 2 * size.vocabulary),
-    )  # fmt: skip
+    )
     made: nn.Module = BeliefStateWrapper(encoder(), encoder(), text_head=head)
     return made
 

@@ -138,10 +138,14 @@ class Locm:
         answer = _in_macq(self.python, "locm.py", {"traces": named})
         self.corrections = answer["corrections"]
         learned = {
-            name: Schema(*(frozenset((predicate, tuple(places)) for predicate, places in each[part])
-                           for part in ("pre", "add", "delete")))
+            name: Schema(
+                *(
+                    frozenset((predicate, tuple(places)) for predicate, places in each[part])
+                    for part in ("pre", "add", "delete")
+                )
+            )
             for name, each in answer["schemas"].items()
-        }  # fmt: skip
+        }
         return ground(learned, data.actions)
 
 
@@ -158,8 +162,9 @@ class Observer:
         answer = _in_macq(self.python, "observer.py", {"atoms": of.model.atoms, "traces": walks})
         never = {"pre": of.model.atoms, "add": [], "delete": []}
         learned = {name: answer["actions"].get(name, never) for name in data.actions}
-        return ActionModel.of(of.model.atoms, {name: (each["pre"], each["add"], each["delete"])
-                                               for name, each in learned.items()})  # fmt: skip
+        return ActionModel.of(
+            of.model.atoms, {name: (each["pre"], each["add"], each["delete"]) for name, each in learned.items()}
+        )
 
 
 def _with_states(row: Sequence[int], of: Domain) -> list[tuple[list[str], str | None]]:
@@ -182,9 +187,12 @@ def _with_states(row: Sequence[int], of: Domain) -> list[tuple[list[str], str | 
 def _in_macq(python: str, script: str, request: dict[str, Any]) -> dict[str, Any]:
     """The answer of a script beside this one, run by the interpreter that has macq."""
     done = subprocess.run(
-        [python, str(Path(__file__).parent / script)], input=json.dumps(request), capture_output=True, text=True,
+        [python, str(Path(__file__).parent / script)],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""},
-    )  # fmt: skip
+    )
     if done.returncode:
         raise CannotLearn((done.stderr.strip().splitlines() or ["it gave no reason"])[-1])
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -339,10 +347,17 @@ def main(words: Sequence[str] | None = None) -> int:
         "seconds",
     ]
     cells = [
-        [row.domain, number(row.traces), row.learner, *map(number, (row.accuracy, row.positives, row.negatives)),
-         number(row.atoms), row.equivalent, "-" if row.seconds is None else f"{row.seconds:.3f}"]
+        [
+            row.domain,
+            number(row.traces),
+            row.learner,
+            *map(number, (row.accuracy, row.positives, row.negatives)),
+            number(row.atoms),
+            row.equivalent,
+            "-" if row.seconds is None else f"{row.seconds:.3f}",
+        ]
         for row in rows
-    ]  # fmt: skip
+    ]
     print(text_table(header, cells))
     print("", *remarks, sep="\n")
     return 0

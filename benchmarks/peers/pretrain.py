@@ -34,10 +34,17 @@ def pretrain(
 
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
-        vocab_size=len(corpus.bpe.symbols), hidden_size=width, intermediate_size=8 * width // 3 // 8 * 8,
-        num_hidden_layers=layers, num_attention_heads=width // 32, num_key_value_heads=width // 32,
-        max_position_embeddings=context, tie_word_embeddings=True, bos_token_id=None, eos_token_id=corpus.bpe.end,
-    )  # fmt: skip
+        vocab_size=len(corpus.bpe.symbols),
+        hidden_size=width,
+        intermediate_size=8 * width // 3 // 8 * 8,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 32,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=corpus.bpe.end,
+    )
     model = transformers.LlamaForCausalLM(config)
     print(f"{model.num_parameters():,} parameters", flush=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)

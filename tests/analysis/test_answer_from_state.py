@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from doubles import (
-    VOCABULARY,
-    FixedTask,
-    MarkovPredictor,
-    random_examples,
-    spread_weights,
-    subject,
-    tiny_objective,
-)
+from doubles import VOCABULARY, FixedTask, MarkovPredictor, random_examples, spread_weights, subject, tiny_objective
 from torch.nn import functional as F
 
 from statewise.data_types import Batch, Examples, Hidden
@@ -44,9 +36,12 @@ def from_the_start(objective, prompt, count):
 
 @pytest.mark.parametrize(
     ("name", "slow", "fields"),
-    [("belief_state", from_the_end, {"head": "mlp"}), ("belief_state", from_the_end, {"head": "mlp", "min_gap": 1}),
-     ("next_latent", from_the_start, {})],
-)  # fmt: skip
+    [
+        ("belief_state", from_the_end, {"head": "mlp"}),
+        ("belief_state", from_the_end, {"head": "mlp", "min_gap": 1}),
+        ("next_latent", from_the_start, {}),
+    ],
+)
 @torch.no_grad()
 def test_answers_are_read_off_one_state(name, slow, fields):
     objective = tiny_objective(name, **fields).eval()
@@ -64,8 +59,9 @@ def test_answers_are_read_off_one_state(name, slow, fields):
     for place, value in enumerate(curve.y):
         assert value == pytest.approx(np.mean([row[place] for row in right if len(row) > place]))
     completions = subject(objective.predictor(), FixedTask(examples)).complete(examples)
-    same = [one.tokens[: len(row)] == examples.answer(number)
-            for number, (one, row) in enumerate(zip(completions, right))]  # fmt: skip
+    same = [
+        one.tokens[: len(row)] == examples.answer(number) for number, (one, row) in enumerate(zip(completions, right))
+    ]
     assert found.metrics["decoded_answer_accuracy"] == np.mean([row.all() for row in same])
     assert decoded.y[0] == pytest.approx(np.mean([row[0] for row in same]))
     assert found.metrics["num"] == 40
@@ -96,8 +92,12 @@ def test_without_prompts_the_last_tokens_are_read():
     task = FixedTask(counting([4, 6, 2], [0, 0, 0]))
     found = make_analysis("answer-from-state", last=2).analyze(subject(Knowing(), task))
     assert found.metrics == {
-        "answer_accuracy": 1, "token_accuracy": 1, "decoded_answer_accuracy": 1, "decoded_token_accuracy": 1, "num": 2
-    }  # fmt: skip
+        "answer_accuracy": 1,
+        "token_accuracy": 1,
+        "decoded_answer_accuracy": 1,
+        "decoded_token_accuracy": 1,
+        "num": 2,
+    }
     assert found.notes == ["left out: 1 of 3 sequences, without a prompt or an answer"]
     assert found.details["answers_by_length"] == {"2": 2}
     with pytest.raises(ValueError, match="with --last"):

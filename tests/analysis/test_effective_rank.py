@@ -152,8 +152,11 @@ STATED = {
     "world-probe": PROBES,
 }
 """The metrics whose figures an analysis's verdict states: the finding, then what it is compared with."""
-NOTHING = {"compression": r"^None of 90 continuations .* nothing can be said", "map": "none of 5 rides is readable",
-           "distinction": "distinguishes none by any continuation"}  # fmt: skip
+NOTHING = {
+    "compression": r"^None of 90 continuations .* nothing can be said",
+    "map": "none of 5 rides is readable",
+    "distinction": "distinguishes none by any continuation",
+}
 """Said instead where a model after two steps of training gives nothing to measure."""
 
 
@@ -177,9 +180,17 @@ def assert_verdict(name, report):
 
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(0.0, "0%"), (0.0003, "less than 0.1%"), (0.004, "0.4%"), (0.864, "86%"), (0.996, "99.6%"),
-     (0.99996, "more than 99.9%"), (1.0, "100%"), (float("nan"), "an undefined share")],
-)  # fmt: skip
+    [
+        (0.0, "0%"),
+        (0.0003, "less than 0.1%"),
+        (0.004, "0.4%"),
+        (0.864, "86%"),
+        (0.996, "99.6%"),
+        (0.99996, "more than 99.9%"),
+        (1.0, "100%"),
+        (float("nan"), "an undefined share"),
+    ],
+)
 def test_a_share_is_never_said_to_be_all_or_nothing_unless_it_is(share, said):
     assert percent(share) == said
     assert explained(-share) == ("none" if share >= 0 else said)

@@ -21,13 +21,15 @@ def slowly(objective, examples, steps):
                 read = backbone.state_for_head(state), readouts[start + step]
                 drafted, wanted = (backbone.logits(one).softmax(-1) for one in read)
                 gap = (state - true).abs()
-                found.setdefault(step, []).append([
-                    float(torch.where(gap < 1, gap**2 / 2, gap - 0.5).mean()),
-                    float((wanted * (wanted / drafted).log()).sum()),
-                    float(state.square().sum().sqrt()),
-                    float(drafted.argmax() == wanted.argmax()),
-                    1 - float((drafted - wanted).abs().sum()) / 2,
-                ])  # fmt: skip
+                found.setdefault(step, []).append(
+                    [
+                        float(torch.where(gap < 1, gap**2 / 2, gap - 0.5).mean()),
+                        float((wanted * (wanted / drafted).log()).sum()),
+                        float(state.square().sum().sqrt()),
+                        float(drafted.argmax() == wanted.argmax()),
+                        1 - float((drafted - wanted).abs().sum()) / 2,
+                    ]
+                )
     return {step: np.mean(values, 0) for step, values in found.items()}
 
 

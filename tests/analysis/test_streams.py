@@ -48,8 +48,9 @@ def test_the_ratio_is_that_of_copies_of_the_parameters(variant, positions, start
     pairs = [(kind, i) for i in range(len(tokens)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
     copies = {pair: {n: p.detach().clone().requires_grad_() for n, p in backbone.named_parameters()} for pair in pairs}
     _, readout = from_the_paper(backbone, tokens, parameters=copies.__getitem__)
-    losses = F.cross_entropy(F.linear(readout[:-1], backbone.embedding.weight[:VOCABULARY].detach()), tokens[1:],
-                             reduction="none")  # fmt: skip
+    losses = F.cross_entropy(
+        F.linear(readout[:-1], backbone.embedding.weight[:VOCABULARY].detach()), tokens[1:], reduction="none"
+    )
     for stream, (kind, label) in enumerate(zip("xp", found.details["streams"])):
         assert label == {"x": "input", "p": "prediction"}[kind]
         norms = []
@@ -91,8 +92,15 @@ def taken_apart(gpt, places):
     return other, apart
 
 
-@pytest.mark.parametrize("fields", [{}, {"positions": "learned"}, {"norm": "layer", "bias": True, "mlp": "gelu"},
-                                    {"norm": "layer", "positions": "learned", "mlp": "relu"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"positions": "learned"},
+        {"norm": "layer", "bias": True, "mlp": "gelu"},
+        {"norm": "layer", "positions": "learned", "mlp": "relu"},
+    ],
+)
 def test_what_each_place_of_a_plain_transformer_contributes(fields):
     """Against a copy with parameters for each place, whatever the positions, norms and feed-forward parts."""
     backbone, places = tiny_gpt(**fields), 6
@@ -103,8 +111,9 @@ def test_what_each_place_of_a_plain_transformer_contributes(fields):
     gradients = torch.autograd.grad(traced.losses.sum(), [use.output for use in traced.uses], allow_unused=True)
     ours = sum(
         (gradient * use.weight).square().sum(-1)
-        for gradient, use in zip(gradients, traced.uses) if gradient is not None
-    )  # fmt: skip
+        for gradient, use in zip(gradients, traced.uses)
+        if gradient is not None
+    )
     assert ours.shape == (3, places)
     other, apart = taken_apart(backbone, places)
     for row in range(3):
@@ -125,8 +134,11 @@ def _squares(predictor, tokens, at, source):
     traced = predictor.trace(tokens, at, source)
     gradients = torch.autograd.grad(traced.losses.sum(), [use.output for use in traced.uses], allow_unused=True)
     shape = len(tokens), len(predictor.streams), tokens.shape[1] - source
-    every = [(gradient * use.weight).view(*shape, -1).square().sum(-1)
-             for gradient, use in zip(gradients, traced.uses) if gradient is not None]  # fmt: skip
+    every = [
+        (gradient * use.weight).view(*shape, -1).square().sum(-1)
+        for gradient, use in zip(gradients, traced.uses)
+        if gradient is not None
+    ]
     return traced.losses.detach(), sum(every)
 
 

@@ -184,8 +184,11 @@ def test_merged_states_are_not_told_apart():
         prefix = drawn.prompt(row)
         at, goal = world.states_after(prefix[None])[0].tolist()
         found.setdefault((at, goal, len(prefix)), prefix)
-    pairs = [(found[7, goal, length], prefix) for (at, goal, length), prefix in found.items()
-             if at == 3 and (7, goal, length) in found]  # fmt: skip
+    pairs = [
+        (found[7, goal, length], prefix)
+        for (at, goal, length), prefix in found.items()
+        if at == 3 and (7, goal, length) in found
+    ]
     sides = [Examples.of(list(side), [len(prefix) for prefix in side]) for side in zip(*pairs)]
 
     class Always(Manhattan):
@@ -263,8 +266,17 @@ def test_detours_are_other_legal_tokens_that_leave_time():
         for kind in ("random", "second", "least"):
             seen = [set() for _ in states]
             for _ in range(60):
-                made = _replaced(world, world.end, states, chosen, scores, kind, np.ones(len(states), bool),
-                                 rng.random(len(states)), left)  # fmt: skip
+                made = _replaced(
+                    world,
+                    world.end,
+                    states,
+                    chosen,
+                    scores,
+                    kind,
+                    np.ones(len(states), bool),
+                    rng.random(len(states)),
+                    left,
+                )
                 for row, token in enumerate(made.tolist()):
                     seen[row].add(token)
             for row, tokens in enumerate(seen):
@@ -282,12 +294,14 @@ def test_detours_are_other_legal_tokens_that_leave_time():
                     pick = max if kind == "second" else min
                     expected = {pick(fitting, key=lambda token: scores[row, token])}
                 assert tokens == expected
-    none = _replaced(world, world.end, states, chosen, scores, "least", np.zeros(len(states), bool),
-                     rng.random(len(states)), 9)  # fmt: skip
+    none = _replaced(
+        world, world.end, states, chosen, scores, "least", np.zeros(len(states), bool), rng.random(len(states)), 9
+    )
     np.testing.assert_array_equal(none, chosen)
     there = np.stack([states[:, 1], states[:, 1]], axis=1)  # at the destination nobody is led away
-    kept = _replaced(world, world.end, there, chosen, scores, "random", np.ones(len(states), bool),
-                     rng.random(len(states)), 9)  # fmt: skip
+    kept = _replaced(
+        world, world.end, there, chosen, scores, "random", np.ones(len(states), bool), rng.random(len(states)), 9
+    )
     np.testing.assert_array_equal(kept, chosen)
 
 
@@ -428,8 +442,11 @@ def run(tmp_path_factory):
 
 def test_analyses_leave_reports_pictures_and_columns_for_comparing(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # compare splits tables that are wider than the terminal
-    for name, flags in (("compression", ["--trials=5"]), ("detours", ["--kinds=random", "--probabilities=0,0.75"]),
-                        ("map", ["--sequences=20", "--out", str(tmp_path / "maps")])):  # fmt: skip
+    for name, flags in (
+        ("compression", ["--trials=5"]),
+        ("detours", ["--kinds=random", "--probabilities=0,0.75"]),
+        ("map", ["--sequences=20", "--out", str(tmp_path / "maps")]),
+    ):
         assert main(["analyze", str(run), name, *flags]) == 0
     page = tmp_path / "maps" / "map-drawing.html"
     assert "true streets" in page.read_text()

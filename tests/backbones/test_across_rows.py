@@ -236,8 +236,9 @@ def test_what_lanes_keep_is_taken_up_and_held_to_its_shape():
     "name", [name for name in OBJECTIVES if not name.endswith("multi_token") or name.startswith("joint")]
 )
 def test_every_objective_reads_on(name):
-    objective = tiny_objective(name, make_backbone=lambda **fields: tiny_belief_slots(
-        chunk=CHUNK, context=ROW, across_rows=True, **fields))  # fmt: skip
+    objective = tiny_objective(
+        name, make_backbone=lambda **fields: tiny_belief_slots(chunk=CHUNK, context=ROW, across_rows=True, **fields)
+    )
     spread_weights(objective)
     carrying = objective.train().backbones_across_rows()
     assert carrying

@@ -138,8 +138,13 @@ def test_it_starts_as_the_gpt_of_each_chunk(injection):
     expected = torch.cat([gpt.encode(Batch.plain(part)).readout for part in x.split(CHUNK, dim=1)], dim=1)
     torch.testing.assert_close(made.readouts(Batch.plain(x)), expected, rtol=0, atol=0)
     packed = torch.tensor([[1] * 7 + [2] * 10] * 3)
-    alone = torch.cat([gpt.encode(Batch.plain(part, own)).readout
-                       for part, own in zip(x.split(CHUNK, dim=1), packed.split(CHUNK, dim=1))], dim=1)  # fmt: skip
+    alone = torch.cat(
+        [
+            gpt.encode(Batch.plain(part, own)).readout
+            for part, own in zip(x.split(CHUNK, dim=1), packed.split(CHUNK, dim=1))
+        ],
+        dim=1,
+    )
     torch.testing.assert_close(made.readouts(Batch.plain(x, packed)), alone)
 
 

@@ -25,14 +25,28 @@ from statewise.backbones.hf.backbone import HuggingFace  # noqa: E402
 
 ROWS, CONTEXT = 20, 40
 SIZES = {
-    "vocab_size": ROWS, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "max_position_embeddings": CONTEXT, "bos_token_id": None, "eos_token_id": None,
+    "vocab_size": ROWS,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": None,
+    "eos_token_id": None,
     "pad_token_id": None,
-}  # fmt: skip
+}
 WHOLE_HEADS = {**SIZES, "num_key_value_heads": 2}
 MIXED = {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]}
-GPT2 = {"vocab_size": ROWS, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": CONTEXT, "bos_token_id": None,
-        "eos_token_id": None}  # fmt: skip
+GPT2 = {
+    "vocab_size": ROWS,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": CONTEXT,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 FAMILIES = {
     "Llama": SIZES,
     "GPT2": GPT2,
@@ -202,8 +216,10 @@ def test_recomputing_layers_changes_no_gradient():
 
 def test_heads_are_tied_or_not_as_asked_and_layers_are_the_first(tmp_path):
     folder, model = saved(tmp_path / "one", "Llama", SIZES)
-    untied, tied = (HuggingFace(HuggingFaceConfig(model=folder, tied=tied), vocabulary=ROWS, context=CONTEXT)
-                    for tied in (None, True))  # fmt: skip
+    untied, tied = (
+        HuggingFace(HuggingFaceConfig(model=folder, tied=tied), vocabulary=ROWS, context=CONTEXT)
+        for tied in (None, True)
+    )
     torch.testing.assert_close(untied.head_weight(), model.lm_head.weight)
     torch.testing.assert_close(tied.head_weight(), model.model.embed_tokens.weight)
     assert sum(one.numel() for one in untied.parameters()) - sum(one.numel() for one in tied.parameters()) == ROWS * 16
@@ -310,12 +326,14 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
             load_of(folder_with_adapter)
         (folder_with_adapter / "adapter_config.json").unlink()
     for content, message in (
-        ("{", "not JSON"), ("[" * 100_000, "not JSON: brackets are nested too deeply"),
-        ("{}", "names no model_type"), ('{"model_type": "t5"}', "no causal language model"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON: brackets are nested too deeply"),
+        ("{}", "names no model_type"),
+        ('{"model_type": "t5"}', "no causal language model"),
         ('{"model_type": "nonsense"}', "config.json cannot be used"),
         ('{"task": {}, "backbone": {}, "objective": {}}', "a run of statewise, not a Hugging Face model"),
         ('{"model_type": "llama"}', "its weights cannot be loaded"),
-    ):  # fmt: skip
+    ):
         (tmp_path / "empty" / "config.json").write_text(content)
         with pytest.raises(ValueError, match=message):
             HuggingFace(HuggingFaceConfig(model=str(tmp_path / "empty")), vocabulary=ROWS, context=8)
@@ -388,17 +406,27 @@ def changed(folder, **fields):
     ("fields", "said"),
     [
         ({"hidden_act": "nope"}, "no model can be made by its config.json"),
-        *(({name: value}, f"{name} of its config.json must be a whole number from 1 to 16,777,216, not ")
-          for name, value in {"num_attention_heads": -2, "hidden_size": -16, "head_dim": 0, "num_key_value_heads": 0,
-                              "num_hidden_layers": 0, "vocab_size": 10**12}.items()),
-        *(({name: 10**9}, f"{name} of its config.json must be at most 10,000, not 1000000000")
-          for name in ("num_hidden_layers", "n_layer", "num_local_experts")),
+        *(
+            ({name: value}, f"{name} of its config.json must be a whole number from 1 to 16,777,216, not ")
+            for name, value in {
+                "num_attention_heads": -2,
+                "hidden_size": -16,
+                "head_dim": 0,
+                "num_key_value_heads": 0,
+                "num_hidden_layers": 0,
+                "vocab_size": 10**12,
+            }.items()
+        ),
+        *(
+            ({name: 10**9}, f"{name} of its config.json must be at most 10,000, not 1000000000")
+            for name in ("num_hidden_layers", "n_layer", "num_local_experts")
+        ),
         ({"logits_scaling": 0}, "logits_scaling of its config.json must be a number other than 0, not 0"),
         ({"logit_scale": "x"}, 'logit_scale of its config.json must be a number other than 0, not "x"'),
         ({"attention_dropout": 5.0}, "attention_dropout of its config.json must be a number from 0 to 1, not 5"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_configurations_of_no_model_are_refused_for_new_weights(tmp_path, fields, said):
     transformers.LlamaConfig(**SIZES).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=said):
@@ -515,8 +543,7 @@ def test_the_tokenizer_of_the_data_must_be_the_models(tmp_path):
 
 def test_every_field_survives_a_recipe():
     config = HuggingFaceConfig(model=tiny_folder(), layers=1, lora=LoRAConfig(rank=3, targets="q_proj,v_proj"))
-    recipe = {"task": "path_star", "objective": "next_token",
-              "backbone": {"name": "hf", **dataclasses.asdict(config)}}  # fmt: skip
+    recipe = {"task": "path_star", "objective": "next_token", "backbone": {"name": "hf", **dataclasses.asdict(config)}}
     parsed = read_recipe(json.dumps(recipe), ["--backbone.lora.alpha=5"])
     assert parsed.backbone.config == dataclasses.replace(config, lora=dataclasses.replace(config.lora, alpha=5.0))
     assert read_recipe(json.dumps(parsed.as_dict())) == parsed

@@ -101,8 +101,9 @@ def test_a_model_of_the_hub_is_trained_on_with_its_commit(tmp_path):
         environment = {**os.environ, **there, "HF_HUB_OFFLINE": "0"}
 
         def python(*words, **variables):
-            done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True,
-                                  env={**environment, **variables})  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, env={**environment, **variables}
+            )
             assert "Traceback" not in done.stderr
             return done
 

@@ -234,8 +234,11 @@ def test_states_that_do_not_fit_are_refused(run, corpus, tmp_path, capsys):
     plain = tmp_path / "plain"
     gpt = f"--backbone gpt --task.context 24 --task.path {corpus.folder} --trainer.steps 1"
     assert main(["train", "text-small", *gpt.split(), *SMALL.split(), "--out", str(plain)]) == 0
-    for words in (["generate", plain, "--prompt", "a", "--save-state", "n"], ["analyze", plain, "slot-trace"],
-                  ["evaluate", plain, "--comprehensive"]):  # fmt: skip
+    for words in (
+        ["generate", plain, "--prompt", "a", "--save-state", "n"],
+        ["analyze", plain, "slot-trace"],
+        ["evaluate", plain, "--comprehensive"],
+    ):
         code, _, err = called(capsys, *words)
         assert (code, "objectives next_token, next_latent" in err, "on belief_slots, with" in err) == (2, True, True)
     assert "a carried state needs a model that carries" in called(capsys, "evaluate", plain, "--warmup", "2")[2]
@@ -246,8 +249,9 @@ def test_the_library_replaces_a_kept_state_only_where_it_is_told_to(run, tmp_pat
 
     def asked(prompt, **files):
         with model.asking() as predictor:
-            return continue_generation(predictor, model.task, prompt, make_decoder("greedy"), 3,
-                                       fingerprint=model.fingerprint(), **files)  # fmt: skip
+            return continue_generation(
+                predictor, model.task, prompt, make_decoder("greedy"), 3, fingerprint=model.fingerprint(), **files
+            )
 
     asked("a cat", save_state=path)
     before = path.read_bytes()
@@ -269,8 +273,12 @@ def test_a_state_of_the_right_model_with_wrong_tensors_is_named(run, tmp_path, c
     state, experiment = tmp_path / "state", load_model(run)
     assert called(capsys, "generate", run, "--prompt", "a", "--limit", "3", "--save-state", state)[0] == 0
     kept = kept_state.read(state, experiment.fingerprint())
-    for name, tensor in (("state", kept["state"][:, 1:]), ("hidden", kept["hidden"].double()),
-                         ("pending", kept["pending"] + 10**6), ("recent", kept["recent"][..., 1:])):  # fmt: skip
+    for name, tensor in (
+        ("state", kept["state"][:, 1:]),
+        ("hidden", kept["hidden"].double()),
+        ("pending", kept["pending"] + 10**6),
+        ("recent", kept["recent"][..., 1:]),
+    ):
         kept_state.write(state, {**kept, name: tensor}, experiment.fingerprint())
         code, _, err = called(capsys, "generate", run, "--state", state)
         assert (code, f"{state}: " in err, "Traceback" in err) == (2, True, False), (name, err)

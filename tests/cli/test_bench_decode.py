@@ -108,8 +108,18 @@ def test_what_cannot_be_measured_is_said(run, words, message, capsys):
 
 
 def test_draft_lengths_are_compared_on_the_same_prompts(run, capsys):
-    words = ["bench-decode", str(run), "--draft", "0-2,auto", "--drafter", "prompt_lookup", "--batch", "2",
-             "--rounds", "2"]  # fmt: skip
+    words = [
+        "bench-decode",
+        str(run),
+        "--draft",
+        "0-2,auto",
+        "--drafter",
+        "prompt_lookup",
+        "--batch",
+        "2",
+        "--rounds",
+        "2",
+    ]
     capsys.readouterr()
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -110,8 +110,12 @@ def test_evaluate_decodes_as_asked(capsys, runs):
     code, out, _ = called(capsys, "evaluate", folder, "--num", "7", "--decoder=beam", "--beams", "5")
     assert code == 0
     assert "7 examples, beam decoding (beams 5)" in out
-    drawn = [json.loads(called(capsys, "evaluate", folder, "--decoder", "sample", "--top-k", "4", "--seed", str(seed),
-                               "--json")[1])["metrics"] for seed in (1, 1, 2)]  # fmt: skip
+    drawn = [
+        json.loads(
+            called(capsys, "evaluate", folder, "--decoder", "sample", "--top-k", "4", "--seed", str(seed), "--json")[1]
+        )["metrics"]
+        for seed in (1, 1, 2)
+    ]
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
     reports = [Run(folder).report(f"evaluation-first-7-decoder-beam-beams-{beams}") for beams in (1, 5)]
@@ -242,9 +246,23 @@ def belief(tmp_path_factory):
     """A run that can head for goals, of sequences that end."""
     folder = tmp_path_factory.mktemp("belief")
     (folder / "letters.txt").write_text("".join(f"{a} {b} {c} d e\n" for a in "abc" for b in "abc" for c in "abc"))
-    words = ["train", "sequences-small", *SMALL_RUN, "--task.path", folder / "letters.txt", "--trainer.steps", "12",
-             "--trainer.evaluate_every", "6", "--objective", "belief_state", "--objective.experts", "2",
-             "--out", folder / "run"]  # fmt: skip
+    words = [
+        "train",
+        "sequences-small",
+        *SMALL_RUN,
+        "--task.path",
+        folder / "letters.txt",
+        "--trainer.steps",
+        "12",
+        "--trainer.evaluate_every",
+        "6",
+        "--objective",
+        "belief_state",
+        "--objective.experts",
+        "2",
+        "--out",
+        folder / "run",
+    ]
     assert main([str(word) for word in words]) == 0
     return folder / "run"
 
@@ -297,11 +315,7 @@ def test_goals_that_cannot_be_headed_for_are_named(capsys, belief, runs):
     search = ("--decoder", "goal_search")
     for run, words, message in [
         (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2"), "such are models of"),
-        (
-            runs / "next_token-1",
-            ("--prompt", GRAPH, "--goal", "2", "--decoder", "beam"),
-            "such are models of",
-        ),
+        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2", "--decoder", "beam"), "such are models of"),
         (runs / "next_token-1", ("--prompt", GRAPH, *search), "such are models of"),
         (belief, ("--prompt", "a", "--goal", "", *search), "omit --goal"),
         (belief, ("--prompt", "a", "--goal", "z", *search), "unknown symbol 'z'"),
@@ -498,13 +512,32 @@ def test_overwrite_replaces_a_run_and_nothing_else(capsys, tmp_path):
 
 
 def test_an_event_log_from_end_to_end(capsys, tmp_path):
-    rows = [(case + 100 * step, f"case {case}", event) for case in range(30)
-            for step, event in enumerate(["open", *["look at"] * (case % 5), "wait", "close [/b]"])]  # fmt: skip
+    rows = [
+        (case + 100 * step, f"case {case}", event)
+        for case in range(30)
+        for step, event in enumerate(["open", *["look at"] * (case % 5), "wait", "close [/b]"])
+    ]
     path, run = tmp_path / "log.csv", tmp_path / "run"
     path.write_text("time;case;event\n" + "".join(f"{t};{case};{event}\n" for t, case, event in sorted(rows)))
-    words = ["train", "sequences-small", *SMALL_RUN, "--task.path", path, "--task.held_out_share", "0.6",
-             "--task.column", "event", "--task.group", "case", "--task.order", "time",
-             "--trainer.steps", "20", "--trainer.evaluate_every", "10"]  # fmt: skip
+    words = [
+        "train",
+        "sequences-small",
+        *SMALL_RUN,
+        "--task.path",
+        path,
+        "--task.held_out_share",
+        "0.6",
+        "--task.column",
+        "event",
+        "--task.group",
+        "case",
+        "--task.order",
+        "time",
+        "--trainer.steps",
+        "20",
+        "--trainer.evaluate_every",
+        "10",
+    ]
     code, out, _ = called(capsys, *words, "--out", run)
     assert code == 0
     before, _, after = out.partition("step 10/20")
@@ -537,8 +570,10 @@ def test_a_file_that_looks_misread_is_warned_of_before_training(tmp_path):
     (warning,) = [line for line in heard[:-1] if line.startswith("warning: ")]
     assert "set --task.separator ','" in warning
     assert heard[-1]["always <end>"]["token_accuracy"] == 1.0  # every line is one symbol and the end
-    check(read_recipe(recipe_text("sequences-small"), [f"--task.path={path}", "--task.separator=,"]),
-          Listener(note=heard.append))  # fmt: skip
+    check(
+        read_recipe(recipe_text("sequences-small"), [f"--task.path={path}", "--task.separator=,"]),
+        Listener(note=heard.append),
+    )
     assert sum(line.startswith("warning: ") for line in heard if isinstance(line, str)) == 1
 
 
@@ -546,9 +581,24 @@ def test_own_sequences_from_end_to_end(capsys, tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("".join(f"{a} plus {b}\tis {a + b}\n" for a in range(9) for b in range(9)))
     run = tmp_path / "run"
-    words = ["train", "sequences-small", "--task.path", path, "--trainer.steps", "60", "--trainer.warmup_steps", "5",
-             "--trainer.evaluate_every", "30", "--backbone.width", "32", "--backbone.layers", "1",
-             "--out", run]  # fmt: skip
+    words = [
+        "train",
+        "sequences-small",
+        "--task.path",
+        path,
+        "--trainer.steps",
+        "60",
+        "--trainer.warmup_steps",
+        "5",
+        "--trainer.evaluate_every",
+        "30",
+        "--backbone.width",
+        "32",
+        "--backbone.layers",
+        "1",
+        "--out",
+        run,
+    ]
     assert called(capsys, *words)[0] == 0
     code, out, _ = called(capsys, "generate", run, "--prompt", "3 plus 4", "--limit", "1")
     assert code == 0

@@ -15,8 +15,9 @@ from statewise.runtime.messages import to_install
 def runs(tmp_path):
     made = [
         make_run(tmp_path / f"{name}-{seed}", seed, value + seed / 100, name)
-        for name, value in (("next_token", 0.3), ("next_latent", 0.9)) for seed in (1, 2, 3)
-    ]  # fmt: skip
+        for name, value in (("next_token", 0.3), ("next_latent", 0.9))
+        for seed in (1, 2, 3)
+    ]
     return [str(folder) for folder in made]
 
 

@@ -21,8 +21,20 @@ def text(tmp_path, monkeypatch):
 
 
 def test_from_text_to_a_score(text, tmp_path, capsys, monkeypatch):
-    code, out, err = called(capsys, "data", "text", "books", "--tokenizer", "bpe:280", "--out", "corpus",
-                            "--held-out", "0.2", "--shard-tokens", "500")  # fmt: skip
+    code, out, err = called(
+        capsys,
+        "data",
+        "text",
+        "books",
+        "--tokenizer",
+        "bpe:280",
+        "--out",
+        "corpus",
+        "--held-out",
+        "0.2",
+        "--shard-tokens",
+        "500",
+    )
     assert code == 0, err
     corpus = Corpus(tmp_path / "corpus")
     assert corpus.training.documents + corpus.held_out.documents == 60
@@ -42,8 +54,15 @@ def test_from_text_to_a_score(text, tmp_path, capsys, monkeypatch):
     run = Run(tmp_path / "run")
     assert run.task_files()["tokenizer.json"] == (tmp_path / "corpus" / "tokenizer.json").read_bytes()
     metrics = run.report("evaluation")["metrics"]
-    assert set(metrics) == {"loss", "perplexity", "token_accuracy", "loss_per_word", "perplexity_per_word",
-                            "loss_per_byte", "bits_per_byte"}  # fmt: skip
+    assert set(metrics) == {
+        "loss",
+        "perplexity",
+        "token_accuracy",
+        "loss_per_word",
+        "perplexity_per_word",
+        "loss_per_byte",
+        "bits_per_byte",
+    }
     assert metrics["loss"] < metrics["loss_per_word"]
 
     whole = json.loads(called(capsys, "evaluate", "run", "--data", text, "--json")[1])
@@ -98,11 +117,18 @@ def test_what_cannot_be_trained_on_costs_no_run_and_leaves_none(text, tmp_path, 
     words = ["train", "--config", "text.yaml", *SMALL_RUN, "--trainer.steps=2"]
     assert called(capsys, *words, "--task.path", "corpus", "--out", "run")[0] == 0
     assert called(capsys, *words, "--task.path", "corpus", "--out", "runs", "--seeds", "1")[0] == 0
-    kept = {path: path.read_bytes() for folder in ("run", "runs") for path in (tmp_path / folder).rglob("*.*")
-            if path.is_file()}  # fmt: skip
+    kept = {
+        path: path.read_bytes()
+        for folder in ("run", "runs")
+        for path in (tmp_path / folder).rglob("*.*")
+        if path.is_file()
+    }
     for corpus, message in (("judged", "none is left to train on"), ("flipped", "checksum does not match")):
-        for out in (["--out", "new"], ["--out", "run", "--overwrite"],
-                    ["--out", "runs", "--overwrite", "--seeds", "1"]):  # fmt: skip
+        for out in (
+            ["--out", "new"],
+            ["--out", "run", "--overwrite"],
+            ["--out", "runs", "--overwrite", "--seeds", "1"],
+        ):
             code, _, err = called(capsys, *words, "--task.path", corpus, *out)
             assert code == 2
             assert message in err

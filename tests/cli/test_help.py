@@ -16,12 +16,17 @@ BELOW = {"data": data, "strips": strips, "rides": None}
 ASKED = [
     [],
     *([name] for name in COMMANDS),
-    *([name, below.name] for name, package in BELOW.items() if package
-      for below in pkgutil.iter_modules(package.__path__) if below.name != "sources"),
+    *(
+        [name, below.name]
+        for name, package in BELOW.items()
+        if package
+        for below in pkgutil.iter_modules(package.__path__)
+        if below.name != "sources"
+    ),
     *(["rides", below] for below in ("check", "map")),
     *(["analyze", "RUN", name] for name in ANALYSES),
     *(["train", name] for name in recipe_names()),
-]  # fmt: skip
+]
 
 
 def lines_of_help(capsys, words):

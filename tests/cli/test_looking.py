@@ -43,9 +43,19 @@ def test_probes_of_several_checkpoints_leave_every_number_and_a_picture(capsys, 
     assert "accuracy_untrained" in out
     report = Run(run).report("future-probe-checkpoint-4")
     assert report["settings"] == {
-        "probe": "mlp", "hidden": 128, "steps": 5, "batch_size": 256, "learning_rate": 0.01, "seed": 0,
-        "sequences": 20, "training_sequences": 40, "checkpoints": "all", "layer": None, "offsets": None, "positions": 8,
-    }  # fmt: skip
+        "probe": "mlp",
+        "hidden": 128,
+        "steps": 5,
+        "batch_size": 256,
+        "learning_rate": 0.01,
+        "seed": 0,
+        "sequences": 20,
+        "training_sequences": 40,
+        "checkpoints": "all",
+        "layer": None,
+        "offsets": None,
+        "positions": 8,
+    }
     assert [line["step"] for line in report["details"]["lines"]] == [2, 4, None, None, None]
     assert [panel["x_title"] for panel in report["panels"]][2] == "training step"
     assert (run / "reports" / "future-probe-checkpoint-4.png").read_bytes().startswith(b"\x89PNG")
@@ -89,8 +99,10 @@ def test_the_untrained_control_is_another_model_of_the_same_recipe(run):
     states = list(found.values())
     assert states[0].shape == states[1].shape == states[2].shape
     assert len({state.tobytes() for state in states}) == 3
-    np.testing.assert_array_equal(found["step 4"], model.states(model.batch(
-        list(model.task.lines(model.task.held_out(3))))).state.detach().numpy())  # fmt: skip
+    np.testing.assert_array_equal(
+        found["step 4"],
+        model.states(model.batch(list(model.task.lines(model.task.held_out(3))))).state.detach().numpy(),
+    )
 
 
 @pytest.mark.parametrize("share", [0.4, 0.5])

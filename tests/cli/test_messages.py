@@ -139,10 +139,14 @@ def test_an_absurd_width_names_the_file(capsys, run):
 
 @pytest.mark.parametrize(
     ("key", "value", "kind"),
-    [("backbone.width", "1e+99", "a whole number"), ("trainer.learning_rate", "nan", "a finite number"),
-     ("backbone.tied", "5", "true or false"), ("task.training_graphs", "x", "a whole number or null"),
-     ("trainer.betas", "[1]", "a list of 2 values")],
-)  # fmt: skip
+    [
+        ("backbone.width", "1e+99", "a whole number"),
+        ("trainer.learning_rate", "nan", "a finite number"),
+        ("backbone.tied", "5", "true or false"),
+        ("task.training_graphs", "x", "a whole number or null"),
+        ("trainer.betas", "[1]", "a list of 2 values"),
+    ],
+)
 def test_types_are_named_in_words(capsys, tmp_path, key, value, kind):
     said = refused(capsys, "train", "path-star-small", "--out", tmp_path / "x", f"--{key}={value}")
     assert f"{key}: expected {kind}, not '{value}'" in said

@@ -68,8 +68,13 @@ def test_models_are_named_after_their_folders(tmp_path):
 
 def test_it_serves_until_it_is_told_to_stop_and_exits_with_0(run):
     command = [sys.executable, "-m", "statewise", "serve", f"stars={run}", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          env={**os.environ, "STATEWISE_SERVE_KEY": "secret"}) as process:  # fmt: skip
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "STATEWISE_SERVE_KEY": "secret"},
+    ) as process:
         try:
             line = process.stdout.readline()
             url = re.search(r"^serving stars at (http://127.0.0.1:\d+)/v1;", line)[1]

@@ -38,10 +38,28 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("strips")
     simple = ["strips", "traces", "simple", "--max-length", "10"]
     assert main([*simple, "--num", "200", "--out", str(place / "train.csv")]) == 0
-    assert main([*simple, "--num", "60", "--split", "test", "--negatives", "0.5", "--seed", "2",
-                 "--out", str(place / "test.jsonl")]) == 0  # fmt: skip
-    assert main(["strips", "learn", str(place / "train.csv"), "--atoms", "3", *QUICK, "--out",
-                 str(place / "learned")]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                *simple,
+                "--num",
+                "60",
+                "--split",
+                "test",
+                "--negatives",
+                "0.5",
+                "--seed",
+                "2",
+                "--out",
+                str(place / "test.jsonl"),
+            ]
+        )
+        == 0
+    )
+    assert (
+        main(["strips", "learn", str(place / "train.csv"), "--atoms", "3", *QUICK, "--out", str(place / "learned")])
+        == 0
+    )
     (place / "domain.pddl").write_text(DOMAIN)
     (place / "p.pddl").write_text(PROBLEM)
     return place
@@ -98,8 +116,20 @@ def test_walks_begin_in_the_initial_state_unless_told_otherwise(capsys, tmp_path
     files, first = ["--domain", tmp_path / "d.pddl", "--problem", tmp_path / "p.pddl"], {}
     for start in ("init", "random", "both"):
         more = ["--start", start] if start != "both" else []
-        code, _, _ = called(capsys, "traces", *files, "--num", "20", "--max-length", "6", "--negatives", "0", *more,
-                            "--out", tmp_path / f"{start}.csv")  # fmt: skip
+        code, _, _ = called(
+            capsys,
+            "traces",
+            *files,
+            "--num",
+            "20",
+            "--max-length",
+            "6",
+            "--negatives",
+            "0",
+            *more,
+            "--out",
+            tmp_path / f"{start}.csv",
+        )
         found = read_traces(tmp_path / f"{start}.csv")
         first[start] = {found.actions[row[0]] for row in found.rows}
         assert code == 0
@@ -228,8 +258,18 @@ def test_learning_goes_on_only_where_it_may(capsys, folder):
     code, _, err = called(capsys, *words)
     assert code == 2
     assert "exists: choose another --out, or give --overwrite" in err
-    again = ("learn", folder / "train.csv", "--atoms", "3", "--restarts", "1", "--steps", "250", "--out",
-             folder / "learned-2")  # fmt: skip
+    again = (
+        "learn",
+        folder / "train.csv",
+        "--atoms",
+        "3",
+        "--restarts",
+        "1",
+        "--steps",
+        "250",
+        "--out",
+        folder / "learned-2",
+    )
     assert called(capsys, *again)[0] == 0
     assert called(capsys, *again, "--overwrite")[0] == 0
     assert Learned.load(folder / "learned-2").report["settings"]["restarts"] == 1
@@ -277,8 +317,21 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
     code, out, _ = called(capsys, "plan", folder / "learned", "--goal", known_false, "--after", "a")
     assert code == 0
     assert "valid in the learned model" in out
-    assert called(capsys, "traces", "--domain", folder / "domain.pddl", "--problem", folder / "p.pddl", "--num", "200",
-                  "--out", tmp_path / "t.csv")[0] == 0  # fmt: skip
+    assert (
+        called(
+            capsys,
+            "traces",
+            "--domain",
+            folder / "domain.pddl",
+            "--problem",
+            folder / "p.pddl",
+            "--num",
+            "200",
+            "--out",
+            tmp_path / "t.csv",
+        )[0]
+        == 0
+    )
     assert called(capsys, "learn", tmp_path / "t.csv", "--atoms", "9", *QUICK, "--out", tmp_path / "b")[0] == 0
     code, out, _ = called(capsys, "plan", tmp_path / "b", "--problem", folder / "p.pddl", "--json")
     assert json.loads(out)["planner"]
@@ -375,10 +428,14 @@ def test_reproduction_goes_on_where_it_was(capsys, tmp_path, monkeypatch):
         ran.append(cell.name)
         exact = dict.fromkeys(reproduction.NOTIONS, "equivalent")
         return {
-            "cell": cell.name, **reproduction.asdict(cell), "true_atoms": 3, "mean_test": 0.9, "seconds": 1.0,
+            "cell": cell.name,
+            **reproduction.asdict(cell),
+            "true_atoms": 3,
+            "mean_test": 0.9,
+            "seconds": 1.0,
             "single": {"train": [1.0], "test": [0.9], "best": 0, "best_equivalent": exact},
             "pooled": {"test": 1.0, "atoms": 3, "equivalent": exact},
-        }  # fmt: skip
+        }
 
     monkeypatch.setattr(reproduction, "run_cell", quick)
     words = ("reproduce", "table1", "--domains", "simple", "--jobs", "1", "--out", tmp_path)
@@ -453,12 +510,14 @@ def test_a_lifted_domain_and_a_problem_from_a_trace(capsys, ferry, tmp_path):
 
 def test_a_ground_problem_from_a_trace(capsys, ferry, tmp_path):
     (tmp_path / "t.csv").write_text("trace_id,action\n0,board c0 l0\n0,sail l0 l1\n")
-    code, _, _ = called(capsys, "export", ferry / "lifted", "--problem-from", tmp_path / "t.csv", "--out",
-                        tmp_path / "g.pddl")  # fmt: skip
+    code, _, _ = called(
+        capsys, "export", ferry / "lifted", "--problem-from", tmp_path / "t.csv", "--out", tmp_path / "g.pddl"
+    )
     assert code == 0
     assert (tmp_path / "g-problem.pddl").read_text().count("(p") > 3
-    code, _, err = called(capsys, "export", ferry / "lifted", "--problem-from", ferry / "t.csv", "--out",
-                          tmp_path / "h.pddl")  # fmt: skip
+    code, _, err = called(
+        capsys, "export", ferry / "lifted", "--problem-from", ferry / "t.csv", "--out", tmp_path / "h.pddl"
+    )
     assert code == 2
     assert "'board c9 l7' is not an action of the model" in err
 
@@ -532,8 +591,22 @@ def test_goals_by_example_and_goals_of_actions(capsys, folder, ferry):
 
 
 def test_schemas_from_damaged_traces_and_what_is_said_of_them(capsys, tmp_path, monkeypatch):
-    assert called(capsys, "traces", "ferry:3x3", "--num", "150", "--max-length", "30", "--noise", "0.1",
-                  "--out", tmp_path / "damaged.csv")[0] == 0  # fmt: skip
+    assert (
+        called(
+            capsys,
+            "traces",
+            "ferry:3x3",
+            "--num",
+            "150",
+            "--max-length",
+            "30",
+            "--noise",
+            "0.1",
+            "--out",
+            tmp_path / "damaged.csv",
+        )[0]
+        == 0
+    )
     monkeypatch.setenv("COLUMNS", "80")
     words = ("learn", tmp_path / "damaged.csv", "--lifted", "--noise", "auto", "--out", tmp_path / "schemas")
     code, out, err = called(capsys, *words)
@@ -608,8 +681,9 @@ def test_what_simplification_leaves_for_lack_of_actions_is_said(capsys, ferry, t
         " :effect (and (at ?c ?l) (empty) (not (on ?c)))))"
     )
     against = f"{tmp_path / 'domain.pddl'},{tmp_path / 'p.pddl'}"
-    code, out, _ = called(capsys, "simplify", ferry / "lifted", "--out", tmp_path / "plain", "--against", against,
-                          "--drawn-only")  # fmt: skip
+    code, out, _ = called(
+        capsys, "simplify", ferry / "lifted", "--out", tmp_path / "plain", "--against", against, "--drawn-only"
+    )
     assert code == 0
     assert f"left as they are, since {against} has no such actions: sail" in out
 

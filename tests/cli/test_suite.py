@@ -115,8 +115,18 @@ def test_a_suite_is_trained_shown_and_continued(file, tmp_path, in_process, caps
     assert all(run["state"] == "finished" for run in json.loads((out / "results.json").read_text())["runs"])
     assert main(["suite", str(file), "--out", str(out), "--table", "--seeds", "1-3"]) == 0
     assert "5 runs not started" in capsys.readouterr().out
-    assert main(["compare", str(out / "bits" / "next_token-gpt"), str(out / "bits" / "far-gpt"),
-                 "--out", str(tmp_path / "report")]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "compare",
+                str(out / "bits" / "next_token-gpt"),
+                str(out / "bits" / "far-gpt"),
+                "--out",
+                str(tmp_path / "report"),
+            ]
+        )
+        == 0
+    )
 
 
 def test_a_trained_run_whose_further_command_failed_has_its_figures(file, tmp_path, in_process):
@@ -217,8 +227,13 @@ def test_two_commands_do_not_train_in_one_folder(file, tmp_path, in_process, cap
 
 def test_what_is_trained_is_what_the_suite_says(file):
     cells = {cell.name: cell for cell in read_suite(SUITE, "mine").cells}
-    assert list(cells) == ["stars/next_token-gpt", "stars/far-gpt", "bits/next_token-gpt", "bits/next_token-lstm",
-                           "bits/far-gpt"]  # fmt: skip
+    assert list(cells) == [
+        "stars/next_token-gpt",
+        "stars/far-gpt",
+        "bits/next_token-gpt",
+        "bits/next_token-lstm",
+        "bits/far-gpt",
+    ]
     recipe = read_recipe(cells["bits/far-gpt"].text).as_dict()
     assert recipe["backbone"]["name"] == "gpt"
     assert (recipe["backbone"]["layers"], recipe["backbone"]["width"]) == (1, 16)
@@ -264,16 +279,20 @@ def test_the_suites_of_the_package_fit_together():
 def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
     cells = {cell.name: cell.fields for cell in read_suite(SUITE, "mine").cells}
     assert {name: fields["trainer"].get("optimizer") for name, fields in cells.items()} == {
-        "stars/next_token-gpt": None, "stars/far-gpt": None, "bits/next_token-gpt": "muon", "bits/far-gpt": "muon",
+        "stars/next_token-gpt": None,
+        "stars/far-gpt": None,
+        "bits/next_token-gpt": "muon",
+        "bits/far-gpt": "muon",
         "bits/next_token-lstm": None,
-    }  # fmt: skip
-    assert cells["bits/far-gpt"]["backbone"] == {
-        "name": "gpt", "layers": 1, "width": 16, "heads": 2, "init": "fan_in"
-    }  # fmt: skip
+    }
+    assert cells["bits/far-gpt"]["backbone"] == {"name": "gpt", "layers": 1, "width": 16, "heads": 2, "init": "fan_in"}
     assert {name: fields["trainer"]["steps"] for name, fields in cells.items()} == {
-        "stars/next_token-gpt": 4, "stars/far-gpt": 4, "bits/next_token-gpt": 5, "bits/far-gpt": 4,
+        "stars/next_token-gpt": 4,
+        "stars/far-gpt": 4,
+        "bits/next_token-gpt": 5,
+        "bits/far-gpt": 4,
         "bits/next_token-lstm": 4,
-    }  # fmt: skip
+    }
 
 
 def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
@@ -283,10 +302,12 @@ def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
     cells = {cell.name: cell for cell in read_suite(SUITE.replace("seeds", more, 1), "mine").cells}
     of_bits, of_far = [["evaluate", "--length", "12,24"]], [["analyze", "rollout-drift"], ["analyze", "effective-rank"]]
     assert {name: cell.then for name, cell in cells.items()} == {
-        "stars/next_token-gpt": [["evaluate"]], "stars/far-gpt": [*of_far, ["evaluate"]],
-        "bits/next_token-gpt": [*of_bits, ["evaluate"]], "bits/far-gpt": [*of_bits, *of_far, ["evaluate"]],
+        "stars/next_token-gpt": [["evaluate"]],
+        "stars/far-gpt": [*of_far, ["evaluate"]],
+        "bits/next_token-gpt": [*of_bits, ["evaluate"]],
+        "bits/far-gpt": [*of_bits, *of_far, ["evaluate"]],
         "bits/next_token-lstm": [*of_bits, ["evaluate"]],
-    }  # fmt: skip
+    }
     assert all("then" not in cell.fields for cell in cells.values())
 
 
@@ -297,7 +318,7 @@ def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
         ("{objectives: [far], trainer: {steps: 4}}", "{then: evaluate}", "settings: then must be a list"),
         ("{objectives: [far], trainer: {steps: 4}}", "{then: [analyze future-prob]}", "did you mean future-probe"),
         ("{objectives: [far], trainer: {steps: 4}}", "{then: [evaluate --decoder beam]}", "omit --decoder"),
-        ("bits: [\"evaluate", "bits: [\"evaluate --decoder bem\", \"evaluate", "did you mean beam"),
+        ('bits: ["evaluate', 'bits: ["evaluate --decoder bem", "evaluate', "did you mean beam"),
         ("seeds: 1-2", "seed: 1", "unknown key 'seed'"),
         ("about:", "- about:", "mine.yaml"),
         ("base: parity", "base: pairty", "unknown recipe 'pairty'"),
@@ -314,34 +335,37 @@ def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
         ("optimizer: muon", "optimizer: muo", "bits/next_token-gpt"),
         ("metrics:\n  accuracy_length_24: accuracy at 24 bits", "metrics: [r2]", "metrics must be an object with keys"),
         ("accuracy at 24 bits", "[24]", "metrics.accuracy_length_24 must be text, not"),
-        ("bits: [\"evaluate", "bits: [\"rm", "must begin with analyze or evaluate"),
-        ("bits: [\"evaluate", "bit: [\"evaluate", "then: unknown recipe 'bit'"),
-        ("bits: [\"evaluate", "bits: [\"analyze future-prob\", \"evaluate", "did you mean future-probe"),
-        ("bits: [\"evaluate", "bits: [\"analyze future-probe --hiden 3\", \"evaluate", "hiden"),
-        ("bits: [\"evaluate", "bits: [\"analyze\", \"evaluate", "ANALYSIS"),
-        ("bits: [\"evaluate", "bits: [\"evaluate --help\", \"evaluate", "asks for help"),
-        ("bits: [\"evaluate", "bits: [\"evaluate --lenght 3\", \"evaluate", "did you mean --length"),
-        ("bits: [\"evaluate", "bits: [\"evaluate --length 1000\", \"evaluate", "1000"),
-        ("bits: [\"evaluate", "bits: [\"evaluate --num 0\", \"evaluate", "--num must be at least 1"),
-        ("bits: [\"evaluate", "bits: [\"evaluate --checkpoint first\", \"evaluate", "must be last, best or a step"),
-        ("bits: [\"evaluate", "bits: [\"analyze future-probe --device cdua\", \"evaluate", "no device 'cdua'"),
-        ("bits: [\"evaluate", "bits: [\"evaluate --data no.txt\", \"evaluate", "--data no.txt: no such file or folder"),
-        ("bits: [\"evaluate", "bits: [\"analyze future-probe --out x\", \"evaluate", "omit --out"),
-        ("bits: [\"evaluate", "bits: [\"evaluate --losses x\", \"evaluate", "omit --losses"),
+        ('bits: ["evaluate', 'bits: ["rm', "must begin with analyze or evaluate"),
+        ('bits: ["evaluate', 'bit: ["evaluate', "then: unknown recipe 'bit'"),
+        ('bits: ["evaluate', 'bits: ["analyze future-prob", "evaluate', "did you mean future-probe"),
+        ('bits: ["evaluate', 'bits: ["analyze future-probe --hiden 3", "evaluate', "hiden"),
+        ('bits: ["evaluate', 'bits: ["analyze", "evaluate', "ANALYSIS"),
+        ('bits: ["evaluate', 'bits: ["evaluate --help", "evaluate', "asks for help"),
+        ('bits: ["evaluate', 'bits: ["evaluate --lenght 3", "evaluate', "did you mean --length"),
+        ('bits: ["evaluate', 'bits: ["evaluate --length 1000", "evaluate', "1000"),
+        ('bits: ["evaluate', 'bits: ["evaluate --num 0", "evaluate', "--num must be at least 1"),
+        ('bits: ["evaluate', 'bits: ["evaluate --checkpoint first", "evaluate', "must be last, best or a step"),
+        ('bits: ["evaluate', 'bits: ["analyze future-probe --device cdua", "evaluate', "no device 'cdua'"),
+        ('bits: ["evaluate', 'bits: ["evaluate --data no.txt", "evaluate', "--data no.txt: no such file or folder"),
+        ('bits: ["evaluate', 'bits: ["analyze future-probe --out x", "evaluate', "omit --out"),
+        ('bits: ["evaluate', 'bits: ["evaluate --losses x", "evaluate', "omit --losses"),
         ("  far: {name", "  ../far: {name", "is no name"),
         ("far: {name: next_latent, horizon: 2}", "far: 3", "objectives.far must be a mapping"),
         ("far: {name: next_latent, horizon: 2}", "far: {name: multi_token}\n  last: {name: multi_tokn}", "multi_tok"),
-        ("horizon: 2}\nbackbones:", "horizon: 2}\n  Far-gpt: {name: next_token}\nbackbones:\n  gpt-gpt: {name: gpt}",
-         "(stars, far, gpt-gpt) and (stars, Far-gpt, gpt) would share the folder stars/Far-gpt-gpt"),
+        (
+            "horizon: 2}\nbackbones:",
+            "horizon: 2}\n  Far-gpt: {name: next_token}\nbackbones:\n  gpt-gpt: {name: gpt}",
+            "(stars, far, gpt-gpt) and (stars, Far-gpt, gpt) would share the folder stars/Far-gpt-gpt",
+        ),
         ("  stars:\n", "  Table.md: parity\n  stars:\n", "Table.md is the name of a file of the suite"),
-        ("  bits: [\"evaluate", "  true: [\"evaluate", "must be keyed by text, not by true: put the key in quotes"),
+        ('  bits: ["evaluate', '  true: ["evaluate', "must be keyed by text, not by true: put the key in quotes"),
         ("- {recipes: [stars], backbones: [lstm]}", "- {1: [stars]}", "without[0] must be keyed by text, not by 1"),
         ("recipes: [bits], backbones: [gpt], b", "1: [bits], b", "settings: unknown key '1'"),
         ("backbone: {init", "backbone: {on", "bits/next_token-gpt"),
         ("    base: parity", "    base: parity\n    seed: 7", "recipes.bits: seed: the runs have those of the suite"),
         ("name: recurrent, cell: lstm", "name: two_stream", "bits/next_token-lstm: backbone.window 64"),
     ],
-)  # fmt: skip
+)
 def test_suites_that_make_no_sense_are_refused(tmp_path, capsys, old, new, message):
     assert old in SUITE
     path = tmp_path / "mine.yaml"
@@ -362,18 +386,22 @@ def test_suites_that_make_no_sense_are_refused(tmp_path, capsys, old, new, messa
         ("evaluate --length 12,24", "analyze map", "bits/next_token-gpt: a map needs a task of taxi rides: such is"),
         ("evaluate --length 12,24", "analyze gradient-ratio", "bits/next_token-lstm: gradient-ratio needs a model"),
         ("evaluate --length 12,24", "evaluate --fills .", "bits/next_token-gpt: --fills . is a folder"),
-        ("{objectives: [far], trainer: {steps: 4}}", "{objectives: [next_token], then: [analyze belief-dynamics]}",
-         "stars/next_token-gpt: .* beliefs are known exactly"),
+        (
+            "{objectives: [far], trainer: {steps: 4}}",
+            "{objectives: [next_token], then: [analyze belief-dynamics]}",
+            "stars/next_token-gpt: .* beliefs are known exactly",
+        ),
     ],
-)  # fmt: skip
+)
 def test_commands_that_cannot_work_are_refused_before_anything_is_trained(tmp_path, capsys, old, new, message):
     path = tmp_path / "mine.yaml"
     path.write_text(SUITE.replace(old, new))
     assert main(["suite", str(path), "--out", str(tmp_path / "out")]) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
-    path.write_text(SUITE.replace("{objectives: [far], trainer: {steps: 4}}",
-                                  "{objectives: [far], then: [analyze rollout-drift]}"))  # fmt: skip
+    path.write_text(
+        SUITE.replace("{objectives: [far], trainer: {steps: 4}}", "{objectives: [far], then: [analyze rollout-drift]}")
+    )
     assert main(["suite", str(path), "--dry-run", "--only", "bits/far"]) == 0
 
 
@@ -396,13 +424,16 @@ def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):
         assert main(["suite", str(file), "--out", str(out), "--only", "others/next_token-gpt", *more]) == 2
         assert "holds runs of bits/next_token-gpt, which" in capsys.readouterr().err
     file.write_text(SUITE)
-    for words, message in ((["suite"], "SUITE"), (["suite", "belif", "--out", "x"], "unknown suite 'belif'"),
-                           (["suite", "belief"], "--out is missing"),
-                           (["suite", str(file), "--out", "x", "--only", "bits", "zzz"], "--only zzz: no run of"),
-                           (["suite", str(file), "--out", "x", "--only", ""], "--only '': no run of"),
-                           (["suite", str(file), "--out", "x", "--seeds", ""], "seeds"),
-                           (["suite", str(file), "--out", str(tmp_path / "x"), "--table"], "holds no suite"),
-                           (["suite", str(file), "--out", str(file)], "is a file")):  # fmt: skip
+    for words, message in (
+        (["suite"], "SUITE"),
+        (["suite", "belif", "--out", "x"], "unknown suite 'belif'"),
+        (["suite", "belief"], "--out is missing"),
+        (["suite", str(file), "--out", "x", "--only", "bits", "zzz"], "--only zzz: no run of"),
+        (["suite", str(file), "--out", "x", "--only", ""], "--only '': no run of"),
+        (["suite", str(file), "--out", "x", "--seeds", ""], "seeds"),
+        (["suite", str(file), "--out", str(tmp_path / "x"), "--table"], "holds no suite"),
+        (["suite", str(file), "--out", str(file)], "is a file"),
+    ):
         assert main(words) == 2
         assert message in capsys.readouterr().err
 
@@ -476,11 +507,7 @@ CELL = b"{recipes: {a: {base: %s}}, objectives: {next_token: {}}, backbones: {gp
         ("missing.yaml", None, "missing.yaml: No such file or directory"),
         ("seeds.yaml", CELL % (b"path-star-small", b"0-"), "seeds.yaml: seeds 0-: give a range"),
         ("long.yaml", CELL % (b"path-star-small", b"1-" + b"9" * 5000), "give a range like 1-5"),
-        (
-            "based.yaml",
-            CELL % (b"path-star-smal", b"1"),
-            "based.yaml: recipes.a: base: unknown recipe",
-        ),
+        ("based.yaml", CELL % (b"path-star-smal", b"1"), "based.yaml: recipes.a: base: unknown recipe"),
     ],
 )
 def test_a_suites_file_is_named(name, content, said, tmp_path, monkeypatch, capsys):

@@ -31,9 +31,18 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "a[" / f"b] {FOLDER}"
     folder.mkdir(parents=True)
     (folder / "data.txt").write_text("".join(f"a b {c} d\n" for c in [MARKUP, FORMULA, SCRIPT, "%{y}", "c", "d"]))
-    fields = ["--task", "sequences", f"--task.path={folder / 'data.txt'}", "--backbone.width=8", "--backbone.heads=1",
-              "--backbone.layers=1", "--trainer.steps=2", "--trainer.batch_size=2", "--trainer.device=cpu",
-              "--trainer.warmup_steps=0"]  # fmt: skip
+    fields = [
+        "--task",
+        "sequences",
+        f"--task.path={folder / 'data.txt'}",
+        "--backbone.width=8",
+        "--backbone.heads=1",
+        "--backbone.layers=1",
+        "--trainer.steps=2",
+        "--trainer.batch_size=2",
+        "--trainer.device=cpu",
+        "--trainer.warmup_steps=0",
+    ]
     assert main(["train", "path-star-small", *fields, "--out", str(folder / "run")]) == 0
     return folder / "run"
 

@@ -79,10 +79,18 @@ PICTURED = {
 }
 LONG = {
     "strips learn": ["strips", "learn", "IN/t.csv", "--method", "exact", "--out", "OUT"],
-    "train": ["train", "path-star-small", *SMALL_RUN, "--task.held_out_graphs=4", "--trainer.steps=1",
-              "--trainer.warmup_steps=0", "--out", "OUT"],
+    "train": [
+        "train",
+        "path-star-small",
+        *SMALL_RUN,
+        "--task.held_out_graphs=4",
+        "--trainer.steps=1",
+        "--trainer.warmup_steps=0",
+        "--out",
+        "OUT",
+    ],
     "train seeds": ["train", "path-star-small", *SMALL_RUN, "--seeds", "1", "--out", "OUT"],
-}  # fmt: skip
+}
 EVERY = {**CHEAP, **PICTURED, **LONG}
 
 
@@ -208,8 +216,12 @@ def on_a_full_disk(monkeypatch, home, number, work):
 
 ANEW = ("data city", "export gguf")
 QUICK = [*((name, True) for name in (*CHEAP, "strips learn")), *((name, False) for name in ANEW)]
-SLOW = [(name, overwrite) for name in (*CHEAP, *PICTURED, "strips learn") for overwrite in (True, False)
-        if (name, overwrite) not in QUICK]  # fmt: skip
+SLOW = [
+    (name, overwrite)
+    for name in (*CHEAP, *PICTURED, "strips learn")
+    for overwrite in (True, False)
+    if (name, overwrite) not in QUICK
+]
 
 
 @pytest.mark.parametrize(

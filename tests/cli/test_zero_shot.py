@@ -126,14 +126,19 @@ def test_lm_eval_prints_a_table_and_keeps_a_report(run, tmp_path, capsys):
     rows = {"mine": QUESTIONS, "whole": [{"text": "a cat saw the dogs"}, {"text": "and it sank."}]}
     kinds = {
         "mine": {
-            "output_type": "multiple_choice", "doc_to_text": "{{context}}", "doc_to_choice": "{{choices}}",
-            "doc_to_target": "{{answer}}", "metric_list": [{"metric": "acc", "aggregation": "mean"}],
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{context}}",
+            "doc_to_choice": "{{choices}}",
+            "doc_to_target": "{{answer}}",
+            "metric_list": [{"metric": "acc", "aggregation": "mean"}],
         },
         "whole": {
-            "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{text}}",
             "metric_list": [{"metric": "bits_per_byte"}],
         },
-    }  # fmt: skip
+    }
     for name, records in rows.items():
         data = tmp_path / f"{name}.jsonl"
         data.write_text("".join(f"{json.dumps(record)}\n" for record in records))

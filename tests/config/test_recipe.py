@@ -48,13 +48,18 @@ def test_a_base_must_be_a_recipe():
 
 
 @given(
-    st.fixed_dictionaries({
-        "steps": st.integers(1, 10**6), "learning_rate": st.floats(1e-8, 10), "compile": st.booleans(),
-        "clip": st.floats(0, 5), "threads": st.none() | st.integers(1, 64),
-        "tokens": st.none() | st.integers(1, 10**12) | st.sampled_from(["300k", "1.5B"]),
-        "schedule": st.sampled_from(["linear", "cosine"]),
-    })
-)  # fmt: skip
+    st.fixed_dictionaries(
+        {
+            "steps": st.integers(1, 10**6),
+            "learning_rate": st.floats(1e-8, 10),
+            "compile": st.booleans(),
+            "clip": st.floats(0, 5),
+            "threads": st.none() | st.integers(1, 64),
+            "tokens": st.none() | st.integers(1, 10**12) | st.sampled_from(["300k", "1.5B"]),
+            "schedule": st.sampled_from(["linear", "cosine"]),
+        }
+    )
+)
 @settings(deadline=None)
 def test_every_value_round_trips(fields):
     recipe = parse({**BASE, "trainer": fields}, [], TABLES)
@@ -211,8 +216,15 @@ def help_of(base, *flags):
 def test_help_shows_the_values_of_recipe_and_flags():
     base = {**BASE, "objective": {"name": "next_latent", "horizon": 3}, "trainer": {"tokens": "1M"}}
     text = help_of(base, "--backbone.width=48", "--trainer.steps=7", "--seed=5")
-    for line in ("  --objective.horizon 3", "  --backbone.width 48", "  --trainer.steps 7", "  --trainer.tokens null",
-                 "  --trainer.betas [0.9, 0.95]", "  --seed 5", "objective: next_latent"):  # fmt: skip
+    for line in (
+        "  --objective.horizon 3",
+        "  --backbone.width 48",
+        "  --trainer.steps 7",
+        "  --trainer.tokens null",
+        "  --trainer.betas [0.9, 0.95]",
+        "  --seed 5",
+        "objective: next_latent",
+    ):
         assert f"{line}\n" in text, line
     with pytest.raises(ValueError, match=r"did you mean --backbone.width"):
         help_of(base, "--backbone.widht=48")

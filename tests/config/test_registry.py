@@ -64,8 +64,15 @@ print(json.dumps(said))
 def called(folder, installed, *commands):
     """(exit code, what it printed) of each command line, in a process that finds the example package."""
     path = os.pathsep.join([str(installed), str(Path(statewise.__file__).parent.parent)])
-    done = subprocess.run([sys.executable, "-c", COMMANDS], input=json.dumps(commands), capture_output=True, text=True,
-                          cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        check=True,
+    )
     return json.loads(done.stdout)
 
 
@@ -82,8 +89,12 @@ def announce(folder, monkeypatch, *lines, name="other", group="statewise.objecti
 def test_a_package_of_its_own_is_trained_from_the_command_line(installed, tmp_path):
     (tmp_path / "mine.yaml").write_text("{task: {name: counting, numbers: 40}, backbone: gpt, objective: next_token}")
     flags = ["--config", "mine.yaml", "--objective", "short_embeddings", "--objective.penalty", "0.5", *TINY]
-    commands = [["list"], ["train", *flags, "--out", "run"], ["evaluate", "run", "--beginning-with", "even"],
-                ["evaluate", "run", "--begining-with", "even"]]  # fmt: skip
+    commands = [
+        ["list"],
+        ["train", *flags, "--out", "run"],
+        ["evaluate", "run", "--beginning-with", "even"],
+        ["evaluate", "run", "--begining-with", "even"],
+    ]
     codes, (listed, _, evaluated, mistaken) = zip(*called(tmp_path, installed, *commands))
     assert codes == (0, 0, 0, 2), (listed, evaluated, mistaken)
     assert "example_parts.counting:Counting, from statewise-example 0.3" in " ".join(listed.split())
@@ -100,8 +111,13 @@ def test_a_package_of_its_own_is_trained_from_the_command_line(installed, tmp_pa
 def called_without(folder, *words):
     """The error of a command line in a process that does not find the example package."""
     source = str(Path(statewise.__file__).parent.parent)
-    done = subprocess.run([sys.executable, "-m", "statewise", *words], capture_output=True, text=True, cwd=folder,
-                          env={**os.environ, "PYTHONPATH": source})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "statewise", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": source},
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     return done.stderr
 
@@ -124,8 +140,10 @@ def test_a_class_goes_where_a_name_does_and_is_kept_with_the_run(tmp_path, monke
     assert main(["train", "--config", "mine.yaml", *flags, "--out", "run"]) == 0
     parts = json.loads((tmp_path / "run" / "config.json").read_text())
     assert [parts[kind]["name"] for kind in ("task", "backbone", "objective")] == [
-        "mine:Task", "mine:Backbone", "mine:Objective",
-    ]  # fmt: skip
+        "mine:Task",
+        "mine:Backbone",
+        "mine:Objective",
+    ]
     model = load_model("run")
     assert [type(part).__name__ for part in (model.task, model.objective)] == ["Task", "Objective"]
     prompt = model.task.decode(model.task.held_out(1).prompt(0))
@@ -171,7 +189,7 @@ class Named(NextToken):
         (DECODERS, "statewise.decoding.sample:greedily", "has no attribute 'greedily'"),
         (ANALYSES, "gradient_ratio", "unknown analysis 'gradient_ratio': did you mean gradient-ratio"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_part_is_said_in_a_sentence(table, name, said, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "awkward_parts.py").write_text(AWKWARD)
@@ -183,8 +201,14 @@ def test_what_is_no_part_is_said_in_a_sentence(table, name, said, tmp_path, monk
 def test_announced_parts_are_imported_only_when_they_are_asked_for(tmp_path, monkeypatch, capsys):
     (tmp_path / "broken_parts.py").write_text("raise RuntimeError('made for another torch')\n")
     (tmp_path / "half_parts.py").write_text("import no_such_dependency\n")
-    announce(tmp_path, monkeypatch, "broken = broken_parts:Broken", "half = half_parts:Half",
-             "fine = statewise.objectives.next_token:NextToken", "next_token = broken_parts:Hidden")  # fmt: skip
+    announce(
+        tmp_path,
+        monkeypatch,
+        "broken = broken_parts:Broken",
+        "half = half_parts:Half",
+        "fine = statewise.objectives.next_token:NextToken",
+        "next_token = broken_parts:Hidden",
+    )
     assert main(["list"]) == 0
     listed = capsys.readouterr().out
     assert "broken_parts:Broken, from other 1.0" in listed

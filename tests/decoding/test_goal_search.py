@@ -130,8 +130,13 @@ def test_towards_a_goal_it_is_algorithm_1_with_equation_7(seed, rollouts, batch,
     assert_found_in_order(found, slow)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([1, 2, 5, 17, 99]), st.sampled_from([1, 3, 16]),
-       st.sampled_from([1, 3, 50]), st.sampled_from(["previous", "next", None]))  # fmt: skip
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([1, 2, 5, 17, 99]),
+    st.sampled_from([1, 3, 16]),
+    st.sampled_from([1, 3, 50]),
+    st.sampled_from(["previous", "next", None]),
+)
 @settings(max_examples=20, deadline=None)
 @example(0, 99, 16, 50, None)
 def test_without_a_goal_it_ends_at_the_end_and_scores_by_equation_8(seed, rollouts, batch, scored_tokens, head):
@@ -183,10 +188,14 @@ def test_a_window_is_no_bar_to_going_back_to_the_prompt(has_goal):
         assert max(len(tokens) for tokens, _ in slow) > 3 + 2 * SLACK
         count = min(50, max(len(tokens) for tokens, _ in slow))
         assert_scored(
-            found, slow,
-            lambda tokens: goal_score(predictor, prompt, goal, tokens) if has_goal
-            else ending_score(predictor, prompt, tokens, count, "previous"),
-        )  # fmt: skip
+            found,
+            slow,
+            lambda tokens: (
+                goal_score(predictor, prompt, goal, tokens)
+                if has_goal
+                else ending_score(predictor, prompt, tokens, count, "previous")
+            ),
+        )
 
 
 @pytest.mark.parametrize("batch", [1, 2, 16])
@@ -211,13 +220,22 @@ def test_a_model_that_knows_its_goal_gets_there():
     assert best.tokens.tolist() == [2, 2]
     assert best.log_probability == pytest.approx(np.log(0.8), abs=1e-3)
     assert search(predictor, [0], rollouts=5, score="next")[0].tokens.tolist() == [1, 1, 1]
-    assert [one.tokens.tolist() for one in make_decoder("goal_search", rollouts=5).decode(
-        predictor, Request(np.array([[0], [0]]), 2, goal=np.array([3])))] == [[2, 2], [2, 2]]  # fmt: skip
+    assert [
+        one.tokens.tolist()
+        for one in make_decoder("goal_search", rollouts=5).decode(
+            predictor, Request(np.array([[0], [0]]), 2, goal=np.array([3]))
+        )
+    ] == [[2, 2], [2, 2]]
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.0, -1e-9, -4e-3, -9e-3, -1.5e-2, -0.5, -np.inf]),
-                          st.floats(-20, 0)), min_size=1, max_size=12),
-       st.sampled_from([0.0, 1e-6, 0.01]))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, -1e-9, -4e-3, -9e-3, -1.5e-2, -0.5, -np.inf]), st.floats(-20, 0)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from([0.0, 1e-6, 0.01]),
+)
 def test_of_equal_scores_the_most_probable_completion_is_best(candidates, tie):
     found = [Completion(np.array([place]), log_prob) for place, (_, log_prob) in enumerate(candidates)]
     given_back = ranked(found, [score for score, _ in candidates], tie)

@@ -5,14 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from doubles import (
-    TINY_BACKBONES,
-    VOCABULARY,
-    MarkovPredictor,
-    spread_weights,
-    tiny_belief_slots,
-    tiny_objective,
-)
+from doubles import TINY_BACKBONES, VOCABULARY, MarkovPredictor, spread_weights, tiny_belief_slots, tiny_objective
 
 from statewise.decoding.base import Request
 from statewise.decoding.continuing import Continued, DraftingContinued

@@ -163,9 +163,19 @@ def plain_texts(drafting):
 
 
 @pytest.mark.parametrize("plain", PLAIN, ids=str)
-@pytest.mark.parametrize("fields", [{"draft": 0}, {"draft": 1}, {"draft": 4}, {"draft": 9},
-                                    {"confidence": 0.1, "draft_vocabulary": 3},
-                                    {"draft": "auto"}, {"drafter": "prompt_lookup"}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"draft": 0},
+        {"draft": 1},
+        {"draft": 4},
+        {"draft": 9},
+        {"confidence": 0.1, "draft_vocabulary": 3},
+        {"draft": "auto"},
+        {"drafter": "prompt_lookup"},
+    ],
+    ids=str,
+)
 def test_the_text_is_that_of_plain_decoding(drafting, plain_texts, plain, fields):
     expected = plain_texts(PLAIN.index(plain))
     assert_equal(speculative(plain, **fields).decode(drafting, request()), expected)

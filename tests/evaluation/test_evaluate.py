@@ -53,8 +53,9 @@ class Solver(MarkovPredictor):
             following = {a: [] for a in prompt}
             for a, b in zip(prompt[0:18:3], prompt[1:18:3]):
                 following[a].append(b)
-            path = next([prompt[18], middle, prompt[19]] for middle in following[prompt[18]]
-                        if prompt[19] in following[middle])  # fmt: skip
+            path = next(
+                [prompt[18], middle, prompt[19]] for middle in following[prompt[18]] if prompt[19] in following[middle]
+            )
             answers.append(path)
         cursor = [torch.tensor(np.array(answers)), 0]
         return cursor, self.table[cursor[0][:, 0]]
@@ -183,13 +184,21 @@ def test_whatever_else_is_measured_is_averaged_over_all_examples():
 @pytest.mark.parametrize(
     ("metrics", "baselines", "own", "said"),
     [
-        ({"path_accuracy": 0.998}, {}, True,
-         "path_accuracy is 0.9980: chance is 0.5000, the task is solved (from 0.99)."),
-        ({"path_accuracy": 0.4}, {"uniform": {"path_accuracy": 0.25}}, False,
-         "path_accuracy is 0.4000: uniform has 0.2500, the task is not solved (from 0.99)."),
+        (
+            {"path_accuracy": 0.998},
+            {},
+            True,
+            "path_accuracy is 0.9980: chance is 0.5000, the task is solved (from 0.99).",
+        ),
+        (
+            {"path_accuracy": 0.4},
+            {"uniform": {"path_accuracy": 0.25}},
+            False,
+            "path_accuracy is 0.4000: uniform has 0.2500, the task is not solved (from 0.99).",
+        ),
         ({"loss": 1.0}, {}, True, "These examples do not give path_accuracy, by which the task ranks runs."),
     ],
-)  # fmt: skip
+)
 def test_an_evaluation_is_summed_up_in_a_sentence(metrics, baselines, own, said):
     task = PathStar(PathStarConfig(degree=2, length=3, nodes=5))
     assert verdict(task, Evaluation(metrics, 10, [], baselines=baselines), own=own) == said

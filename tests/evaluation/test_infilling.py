@@ -17,10 +17,16 @@ from statewise.model.loading import load_model
 from statewise.run import Run, report_of
 
 TINY = [
-    "--task.vocabulary=300", "--task.prompt_length=6", "--task.goal_length=8",
-    "--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1", "--trainer.batch_size=4", "--trainer.steps=3",
+    "--task.vocabulary=300",
+    "--task.prompt_length=6",
+    "--task.goal_length=8",
+    "--backbone.width=16",
+    "--backbone.heads=2",
+    "--backbone.layers=1",
+    "--trainer.batch_size=4",
+    "--trainer.steps=3",
     "--trainer.warmup_steps=1",
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +36,7 @@ def runs(tmp_path_factory):
     made = {}
     for name, flags in {
         "bst": ["--objective=belief_state", "--objective.experts=2", "--task.context=64"],
-        "closing": [
-            "--objective=belief_state",
-            "--objective.experts=2",
-            "--objective.min_gap=1",
-            "--task.context=64",
-        ],
+        "closing": ["--objective=belief_state", "--objective.experts=2", "--objective.min_gap=1", "--task.context=64"],
         "fim": ["--task.encoding=fill_in_the_middle", "--task.context=64"],
         "plain": ["--task.context=400"],  # untrained models write bytes that are no text: each costs three tokens
     }.items():
@@ -107,10 +108,12 @@ def test_fills_of_free_length_end_by_themselves(runs, tmp_path, capsys, name, de
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [["--objective=belief_state", "--objective.head=mlp", "--objective.head_width=64", "--objective.min_gap=1"],
-     ["--task.encoding=fill_in_the_middle"]],
+    [
+        ["--objective=belief_state", "--objective.head=mlp", "--objective.head_width=64", "--objective.min_gap=1"],
+        ["--task.encoding=fill_in_the_middle"],
+    ],
     ids=["min_gap 1", "fill_in_the_middle"],
-)  # fmt: skip
+)
 def test_a_trained_model_ends_its_fills_where_the_goal_follows(tmp_path, capsys, flags):
     """Pieces of the alphabet: the goal says which letter is the last one missing."""
     letters = ascii_lowercase
@@ -119,8 +122,13 @@ def test_a_trained_model_ends_its_fills_where_the_goal_follows(tmp_path, capsys,
     (tmp_path / "s.txt").write_text("".join(f"{told[place]}.\n<|endoftext|>\n" for place in order))
     task = [f"--task.path={tmp_path / 's.txt'}", "--task.vocabulary=280", "--task.context=64", "--task.prompt_length=4"]
     model = ["--task.goal_length=4", "--backbone.width=48", "--backbone.heads=4", "--backbone.layers=2"]
-    trainer = ["--trainer.steps=300", "--trainer.batch_size=32", "--trainer.learning_rate=3e-3",
-               "--trainer.evaluate_every=1000", "--trainer.precision=fp32"]  # fmt: skip
+    trainer = [
+        "--trainer.steps=300",
+        "--trainer.batch_size=32",
+        "--trainer.learning_rate=3e-3",
+        "--trainer.evaluate_every=1000",
+        "--trainer.precision=fp32",
+    ]
     assert main(["train", "stories-small", *task, *model, *trainer, *flags, "--out", str(tmp_path / "run")]) == 0
     out = tmp_path / "filled.jsonl"
     words = ["fill", tmp_path / "run", "--free-length", "--num", 20, "--decoder", "greedy", "--out", out]
@@ -288,11 +296,14 @@ def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):
     for words in (["bst", "--decoder", "sample"], ["fim"]):  # another decoder, another model: not to be mixed
         code, _, err = called(capsys, "fill", runs[words[0]], *words[1:], "--num", 3, "--out", out)
         assert (code, "started with other settings" in err) == (2, True)
-    for bad in ("{}", json.dumps({**vars(Filled("a", "b", "c", "d")), "prompt": ""}),
-                json.dumps({**vars(Filled("a", "b", "c", "d")), "ended_by": "chance"}),
-                json.dumps({**vars(Filled("a", "b", "c", "d")), "more": "e"}),
-                json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": "half \ud83d"}),
-                json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": 3})):  # fmt: skip
+    for bad in (
+        "{}",
+        json.dumps({**vars(Filled("a", "b", "c", "d")), "prompt": ""}),
+        json.dumps({**vars(Filled("a", "b", "c", "d")), "ended_by": "chance"}),
+        json.dumps({**vars(Filled("a", "b", "c", "d")), "more": "e"}),
+        json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": "half \ud83d"}),
+        json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": 3}),
+    ):
         out.write_text(bad + "\n")
         code, _, err = called(capsys, "evaluate", runs["plain"], "--fills", out)
         assert (code, "filled.jsonl:1" in err) == (2, True)

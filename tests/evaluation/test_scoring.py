@@ -35,6 +35,8 @@ def test_means_by_token_and_by_unit():
     with pytest.raises(ValueError, match="no token to score"):
         per_token(0.0, 0)
     assert per_unit(8.0, {"word": 4, "byte": 16, "line": 0}) == {
-        "loss_per_word": 2.0, "perplexity_per_word": math.exp(2.0), "loss_per_byte": 0.5,
+        "loss_per_word": 2.0,
+        "perplexity_per_word": math.exp(2.0),
+        "loss_per_byte": 0.5,
         "bits_per_byte": 0.5 / math.log(2),
-    }  # fmt: skip
+    }

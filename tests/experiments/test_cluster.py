@@ -28,8 +28,15 @@ from statewise.runtime.messages import to_install
 
 submitit = pytest.importorskip("submitit")
 
-FLAGS = [*SMALL_RUN, "--task.held_out_graphs=10", "--trainer.steps=6", "--trainer.warmup_steps=1",
-         "--trainer.evaluate_num=5", "--trainer.precision=fp32", "--trainer.log_every=1"]  # fmt: skip
+FLAGS = [
+    *SMALL_RUN,
+    "--task.held_out_graphs=10",
+    "--trainer.steps=6",
+    "--trainer.warmup_steps=1",
+    "--trainer.evaluate_num=5",
+    "--trainer.precision=fp32",
+    "--trainer.log_every=1",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +82,11 @@ def test_a_job_stores_how_far_it_came(tmp_path):
 
 
 def test_a_job_that_is_preempted_lets_its_command_save(tmp_path):
-    code = ("import signal, sys, time\n"
-            "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('saved', flush=True), sys.exit(143)))\n"
-            "print('ready', flush=True)\ntime.sleep(60)")  # fmt: skip
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('saved', flush=True), sys.exit(143)))\n"
+        "print('ready', flush=True)\ntime.sleep(60)"
+    )
     log = tmp_path / "it.log"
     each = {"before": python("print('before')"), "wait": python(code), "no": python("print('no')")}
     commands = cluster.Commands(Job("it", each, log))
@@ -87,10 +96,15 @@ def test_a_job_that_is_preempted_lets_its_command_save(tmp_path):
         again.append(commands.checkpoint())
 
     before = signal.signal(signal.SIGUSR2, warn)
-    watcher = subprocess.Popen([sys.executable, "-c",
-        f"import os, signal, time\nfrom pathlib import Path\nlog = Path({str(log)!r})\n"
-        "while not log.exists() or 'ready' not in log.read_text(): time.sleep(0.05)\n"
-        f"os.kill({os.getpid()}, signal.SIGUSR2)"])  # fmt: skip
+    watcher = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import os, signal, time\nfrom pathlib import Path\nlog = Path({str(log)!r})\n"
+            "while not log.exists() or 'ready' not in log.read_text(): time.sleep(0.05)\n"
+            f"os.kill({os.getpid()}, signal.SIGUSR2)",
+        ]
+    )
     try:
         assert commands() == 143
     finally:
@@ -110,9 +124,20 @@ def test_what_is_asked_of_slurm(tmp_path, slurm):
     assert cluster.run_jobs(jobs, asked, tmp_path / "submitted", **told_of) is None
     assert told == ["0", "1", "2", "3"]
     script = (slurm / "script").read_text().splitlines()
-    for line in ("--partition=gpu", "--time=120", "--gpus-per-node=2", "--cpus-per-task=8", "--mem=32GB",
-                 "--array=0-3%3", "--account=mine", "--qos=high", "--constraint=a100", "--requeue",
-                 "--signal=USR2@120", "--job-name=statewise"):  # fmt: skip
+    for line in (
+        "--partition=gpu",
+        "--time=120",
+        "--gpus-per-node=2",
+        "--cpus-per-task=8",
+        "--mem=32GB",
+        "--array=0-3%3",
+        "--account=mine",
+        "--qos=high",
+        "--constraint=a100",
+        "--requeue",
+        "--signal=USR2@120",
+        "--job-name=statewise",
+    ):
         assert f"#SBATCH {line}" in script
     ended = []
     told_of["ended"] = lambda job, code: ended.append((job.name, code))
@@ -140,8 +165,14 @@ def test_what_a_quick_job_has_stored_stays(tmp_path, slurm, monkeypatch):
 def test_a_job_that_is_gone_without_a_word_has_failed(tmp_path, slurm):
     job = Job("it", {"kill": python("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")}, tmp_path / "it.log")
     ended = []
-    cluster.run_jobs([job], cluster.Settings(), tmp_path / "submitted", started=print, looked_at=lambda job: None,
-                     ended=lambda job, code: ended.append(code))  # fmt: skip
+    cluster.run_jobs(
+        [job],
+        cluster.Settings(),
+        tmp_path / "submitted",
+        started=print,
+        looked_at=lambda job: None,
+        ended=lambda job, code: ended.append(code),
+    )
     assert ended == [1]
     assert "ended before its command" in read_state(job.log)[1]
 
@@ -246,9 +277,12 @@ def test_status_says_how_far_runs_are(tmp_path, capsys, monkeypatch):
         found = json.loads(capsys.readouterr().out)
         assert main(["status", str(out)]) == 0
     assert [(row["name"], row["state"], row["step"]) for row in found["runs"]] == [
-        ("seed-1", "done", 6), ("seed-2", "running", 3), ("seed-3", "stopped", 0), ("seed-4", "not started", 0),
+        ("seed-1", "done", 6),
+        ("seed-2", "running", 3),
+        ("seed-3", "stopped", 0),
+        ("seed-4", "not started", 0),
         ("seed-5", "failed", 0),
-    ]  # fmt: skip
+    ]
     half = found["runs"][1]
     assert half["left"] == pytest.approx(half["seconds"])  # three of six steps
     whole = [row["seconds"] + row["left"] for row in found["runs"] if row["left"] is not None]

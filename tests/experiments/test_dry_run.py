@@ -86,8 +86,18 @@ def test_sizes_that_the_paper_does_not_print_follow_from_its_shapes(name):
     }
 
 
-EVERY = ["next_token", "next_latent", "multi_token", "joint_multi_token", "belief_state", "teacherless", "token_order",
-         "future_summary", "latent_multi_token", "semantic_tube"]  # fmt: skip
+EVERY = [
+    "next_token",
+    "next_latent",
+    "multi_token",
+    "joint_multi_token",
+    "belief_state",
+    "teacherless",
+    "token_order",
+    "future_summary",
+    "latent_multi_token",
+    "semantic_tube",
+]
 BACKBONES = {
     "tied": ["--backbone.tied=true"],
     "untied": ["--backbone.tied=false"],
@@ -99,9 +109,13 @@ BACKBONES = {
 
 @pytest.mark.parametrize(
     ("objective", "backbone"),
-    [(objective, backbone) for objective in EVERY for backbone in BACKBONES
-     if backbone in ("tied", "untied") or objective in ("next_latent", "belief_state")],
-)  # fmt: skip
+    [
+        (objective, backbone)
+        for objective in EVERY
+        for backbone in BACKBONES
+        if backbone in ("tied", "untied") or objective in ("next_latent", "belief_state")
+    ],
+)
 def test_every_parameter_is_counted_once(objective, backbone):
     flags = [*BACKBONES[backbone], f"--objective={objective}", "--backbone.width=16", "--backbone.layers=2"]
     recipe = read_recipe(recipe_text("path-star-demo"), flags)
@@ -192,8 +206,12 @@ def test_a_model_that_does_not_fit_is_measured_with_fewer_layers(monkeypatch, wh
     unknown = json.loads(as_json(nothing))
     assert unknown["total_parameters"] == nothing.total
     assert [unknown[name] for name in ("seconds", "seconds_per_step", "sequences_measured")] == [None] * 3
-    assert unknown["bytes"] == {"weights": 4 * nothing.total, "gradients": 4 * nothing.total, "optimiser": None,
-                                "activations": None}  # fmt: skip
+    assert unknown["bytes"] == {
+        "weights": 4 * nothing.total,
+        "gradients": 4 * nothing.total,
+        "optimiser": None,
+        "activations": None,
+    }
 
 
 def test_the_table_fits_a_terminal_and_nothing_is_written(capsys, monkeypatch, tmp_path):
@@ -266,8 +284,8 @@ def test_mistakes_get_a_sentence(capsys, monkeypatch, tmp_path, words, message):
 def test_lengths_of_time_are_in_a_unit_that_reads_well():
     times = [0.0042, 1.5, 90, 200, 7300, 3 * 86400, 800 * 86400]
     assert [span(seconds) for seconds in times] == [
-        *("4.2 ms", "1.5 s", "90.0 s", "3.3 minutes", "2.0 hours", "3.0 days", "2.2 years"),
-    ]  # fmt: skip
+        *("4.2 ms", "1.5 s", "90.0 s", "3.3 minutes", "2.0 hours", "3.0 days", "2.2 years")
+    ]
 
 
 def test_lines_go_through_the_first_and_the_last_point():

@@ -25,9 +25,12 @@ def python(code):
 def run(jobs, at_once=1):
     told = []
     received = run_jobs(
-        jobs, at_once, started=lambda job: told.append(("started", job.name)), looked_at=lambda job: None,
+        jobs,
+        at_once,
+        started=lambda job: told.append(("started", job.name)),
+        looked_at=lambda job: None,
         ended=lambda job, code: told.append((job.name, code)),
-    )  # fmt: skip
+    )
     return received, told
 
 
@@ -53,8 +56,10 @@ def test_as_many_run_as_may_and_share_the_threads(tmp_path, monkeypatch):
         "print(os.environ['OMP_NUM_THREADS'])"
     )
     files = [str(tmp_path / name) for name in "ab"]
-    jobs = [Job(name, {"wait": python(wait.format(own=own, other=other))}, tmp_path / f"{name}.log")
-            for name, own, other in (("a", *files), ("b", *reversed(files)))]  # fmt: skip
+    jobs = [
+        Job(name, {"wait": python(wait.format(own=own, other=other))}, tmp_path / f"{name}.log")
+        for name, own, other in (("a", *files), ("b", *reversed(files)))
+    ]
     assert run(jobs, at_once=2)[0] is None
     assert last_line(tmp_path / "a.log") == str(max(1, cores() // 2))
 
@@ -103,8 +108,9 @@ def test_nothing_runs_on_after_an_error(tmp_path):
         "time.sleep(60)"
     )
     ready = [tmp_path / name for name in ("one", "two")]
-    jobs = [Job(path.name, {"sleep": python(code.format(ready=str(path)))}, tmp_path / f"{path.name}.log")
-            for path in ready]  # fmt: skip
+    jobs = [
+        Job(path.name, {"sleep": python(code.format(ready=str(path)))}, tmp_path / f"{path.name}.log") for path in ready
+    ]
 
     def looked_at(job):
         if all(path.exists() for path in ready):

@@ -20,15 +20,32 @@ TRAIN = {
     **{"kind": "train", "step": 12345, "loss": 2.10582, **PARTS, "gradient_norm": 3.78662, "learning_rate": 1e-3},
     **{"epoch": 0.0, "tokens_per_second": 1234567.0, "seconds": 100.0, "flops_per_second": 1e12, "mfu": 0.4321},
 }
-EVALUATION = {"kind": "evaluation", "step": 12345, "path_accuracy": 0.98765, "branch_accuracy": 0.12345,
-              "loss": 2.20931, "perplexity": 1234567.8912, "token_accuracy": 0.54321, "seconds": 100.0}  # fmt: skip
+EVALUATION = {
+    "kind": "evaluation",
+    "step": 12345,
+    "path_accuracy": 0.98765,
+    "branch_accuracy": 0.12345,
+    "loss": 2.20931,
+    "perplexity": 1234567.8912,
+    "token_accuracy": 0.54321,
+    "seconds": 100.0,
+}
 
 
 @pytest.fixture(params=[80, 100])
 def shown(request, tmp_path, monkeypatch):
     """(display, width, function that gives the lines on the terminal)."""
-    terminal = Console(file=io.StringIO(), width=request.param, height=24, force_terminal=True, color_system=None,
-                       highlight=False, soft_wrap=True, markup=False, emoji=False)  # fmt: skip
+    terminal = Console(
+        file=io.StringIO(),
+        width=request.param,
+        height=24,
+        force_terminal=True,
+        color_system=None,
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+        emoji=False,
+    )
     clock = iter(range(10**6))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
     display = Display()
@@ -65,8 +82,15 @@ def test_nothing_is_cut_and_no_number_broken(shown):
     assert first.rstrip().endswith(" left")
     assert max(map(len, [first, *others])) <= width
     told = [text for line in others for text in line.strip().split("  ")]
-    assert told == ["loss 2.1058", "next_token 1.3709", "latent 0.1819", "kl 0.5529", "gradient_norm 3.7866",
-                    "1,234,567 tokens/s", "MFU 43.2%"]  # fmt: skip
+    assert told == [
+        "loss 2.1058",
+        "next_token 1.3709",
+        "latent 0.1819",
+        "kl 0.5529",
+        "gradient_norm 3.7866",
+        "1,234,567 tokens/s",
+        "MFU 43.2%",
+    ]
 
 
 def test_lines_that_stay_are_broken_between_their_numbers(shown):

@@ -378,8 +378,10 @@ def test_what_a_patched_model_computes_is_not_kept_as_the_runs(run):
 def test_probes_ask_one_layer_each_layer_or_all_side_by_side(run):
     options = {"sequences": 20, "training_sequences": 40, "steps": 20, "offsets": "1,2"}
     model = load(run)
-    found = {layer: model.analyze(make_analysis("future-probe", layer=layer, **options)) for layer in
-             ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post", "all", "concat", "ln_final.*")}  # fmt: skip
+    found = {
+        layer: model.analyze(make_analysis("future-probe", layer=layer, **options))
+        for layer in ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post", "all", "concat", "ln_final.*")
+    }
     every = found["all"]
     for layer in ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post"):
         assert every.metrics[f"accuracy_{layer}"] == found[layer].metrics["accuracy"]
@@ -439,8 +441,19 @@ def test_every_probe_asks_layers_of_every_checkpoint(run, name):
 
 
 def test_analyses_of_layers_have_reports_of_their_own(run, capsys, tmp_path):
-    words = ["analyze", str(run), "future-probe", "--sequences", "20", "--training_sequences", "40", "--steps", "5",
-             "--offsets", "1"]  # fmt: skip
+    words = [
+        "analyze",
+        str(run),
+        "future-probe",
+        "--sequences",
+        "20",
+        "--training_sequences",
+        "40",
+        "--steps",
+        "5",
+        "--offsets",
+        "1",
+    ]
     layers = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post", "all", "blocks.*.hook_mlp_out", None]
     names = set()
     for layer in layers:

@@ -30,8 +30,15 @@ def multi_token_twin(objective, batch):
     """Every head is a GPT of its own that shares all but its last block."""
     trunk = objective.backbone.trunk(batch)
     states = [objective.backbone.last(trunk).readout, *(branch(trunk) for branch in objective.branches)]
-    return [mean([F.cross_entropy(objective.backbone.logits(state[b, t]), batch.tokens[b, target])
-                  for b, t, target in targets(batch, steps)]) for steps, state in enumerate(states)]  # fmt: skip
+    return [
+        mean(
+            [
+                F.cross_entropy(objective.backbone.logits(state[b, t]), batch.tokens[b, target])
+                for b, t, target in targets(batch, steps)
+            ]
+        )
+        for steps, state in enumerate(states)
+    ]
 
 
 def joint_twin(objective, batch):
@@ -44,13 +51,18 @@ def joint_twin(objective, batch):
     for steps in range(objective.config.horizon + 1):
         losses = []
         for b, t, target in targets(batch, steps):
-            places = [fetch.mix_norm(backbone.embed(tokens[b, t + i]) + fetch.gamma * states[b, t])
-                     for i in range(steps + 1)]  # fmt: skip
+            places = [
+                fetch.mix_norm(backbone.embed(tokens[b, t + i]) + fetch.gamma * states[b, t]) for i in range(steps + 1)
+            ]
             qkv = [fetch.in_proj(place).view(3, heads, size) for place in places]
             seen = []
             for head in range(heads):
-                scores = torch.stack([(qkv[steps][0, head] @ qkv[i][1, head]) / size**0.5 + fetch.bias[head, steps, i]
-                                      for i in range(steps + 1)])  # fmt: skip
+                scores = torch.stack(
+                    [
+                        (qkv[steps][0, head] @ qkv[i][1, head]) / size**0.5 + fetch.bias[head, steps, i]
+                        for i in range(steps + 1)
+                    ]
+                )
                 weights = scores.softmax(0)
                 seen.append(sum(weights[i] * qkv[i][2, head] for i in range(steps + 1)))
             out = fetch.out_proj(torch.cat(seen)) + (states[b, t] if steps else 0)
@@ -83,8 +95,10 @@ def test_the_first_head_is_the_plain_model():
     torch.manual_seed(0)
     objective = tiny_objective("multi_token", horizon=2)
     batch = random_batch()
-    torch.testing.assert_close(objective.predictor().logits(batch), objective.backbone.logits(
-        objective.backbone.encode(Batch.plain(batch.tokens)).readout))  # fmt: skip
+    torch.testing.assert_close(
+        objective.predictor().logits(batch),
+        objective.backbone.logits(objective.backbone.encode(Batch.plain(batch.tokens)).readout),
+    )
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["apart", "packed"])

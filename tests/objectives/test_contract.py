@@ -29,16 +29,15 @@ from statewise.objectives import OBJECTIVES
 from statewise.tasks.batches import collate
 
 pytestmark = pytest.mark.usefixtures("float64")
-BACKBONES_OF = {
-    **TINY_BACKBONES,
-    "two_stream, own": functools.partial(tiny_two_stream, prediction_start="own"),
-}
+BACKBONES_OF = {**TINY_BACKBONES, "two_stream, own": functools.partial(tiny_two_stream, prediction_start="own")}
 """A tiny one of each backbone of the table, some also with another option behind a comma."""
 GUIDE = "the guide's"
 REFUSED = {
-    (name, backbone) for backbone in BACKBONES_OF for name in OBJECTIVES
+    (name, backbone)
+    for backbone in BACKBONES_OF
+    for name in OBJECTIVES
     if not makes_sense(name, backbone.partition(",")[0])
-}  # fmt: skip
+}
 pairs = [(name, backbone) for backbone in BACKBONES_OF for name in (*OBJECTIVES, *OWN_OBJECTIVES, GUIDE)]
 
 
@@ -163,8 +162,10 @@ def test_a_batch_is_the_sum_of_its_shares(name):
     batch = random_batch()
     counts = objective.counts(batch)
     whole = objective(batch).value()
-    shares = [batch._replace(**{field: getattr(batch, field)[half] for field in ("tokens", "scored", "real")})
-              for half in (slice(0, 1), slice(1, None))]  # fmt: skip
+    shares = [
+        batch._replace(**{field: getattr(batch, field)[half] for field in ("tokens", "scored", "real")})
+        for half in (slice(0, 1), slice(1, None))
+    ]
     torch.testing.assert_close(sum(objective(share, counts).value() for share in shares), whole)
 
 

@@ -48,10 +48,15 @@ def test_a_step_of_next_token_prediction_is_three_forward_passes():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"kl_weight": 0.0}, {}, {"head_gradient": True}, {"kl_weight": 0.0, "ce_weight": 1.0},
-     {"kl_weight": 0.0, "ce_weight": 1.0, "head_gradient": True}],
+    [
+        {"kl_weight": 0.0},
+        {},
+        {"head_gradient": True},
+        {"kl_weight": 0.0, "ce_weight": 1.0},
+        {"kl_weight": 0.0, "ce_weight": 1.0, "head_gradient": True},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_step_of_next_latent_prediction_is_what_a_counter_finds(settings):
     """Full rows without prompts, so that nothing is computed for padding; the counter also sees what is masked."""
     objective = tiny_objective("next_latent", horizon=2, **settings)
@@ -99,8 +104,13 @@ def test_a_step_of_joint_prediction_is_what_a_counter_finds_of_fetch_place_by_pl
     for length, number in document_lengths(batch).items():
         total += number * backbone.flops(length)
     for b, t in torch.nonzero(batch.real).tolist():
-        wanted = [place for place in range(4) if t + place + 1 < batch.tokens.shape[1]
-                  and batch.scored[b, t + place + 1] and documents[b, t + place] == documents[b, t]]  # fmt: skip
+        wanted = [
+            place
+            for place in range(4)
+            if t + place + 1 < batch.tokens.shape[1]
+            and batch.scored[b, t + place + 1]
+            and documents[b, t + place] == documents[b, t]
+        ]
         total += len(wanted) * head_flops(backbone)
         if wanted:
             places = max(wanted) + 1
@@ -129,8 +139,11 @@ def test_a_step_of_the_belief_state_transformer_is_what_a_counter_finds(monkeypa
     assert objective.flops(batch) == found - masked + in_place
 
 
-@pytest.mark.parametrize("fields", [{"head": "mlp"}, {"head": "gated"}, {"head": "mixture", "experts": 3},
-                                    {"head": "mixture", "expert_width": 5}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [{"head": "mlp"}, {"head": "gated"}, {"head": "mixture", "experts": 3}, {"head": "mixture", "expert_width": 5}],
+    ids=str,
+)
 @pytest.mark.parametrize("backward", [True, False])
 def test_a_text_head_takes_what_a_counter_finds_of_one_state_and_one_pair(fields, backward):
     objective = tiny_objective("belief_state", backward=backward, **fields)
@@ -146,8 +159,9 @@ def test_a_text_head_takes_what_a_counter_finds_of_one_state_and_one_pair(fields
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("fields", [{}, {"head": "mlp"}, {"previous_weight": 0.0}, {"pairs": "answer"}, {"min_gap": 1}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "fields", [{}, {"head": "mlp"}, {"previous_weight": 0.0}, {"pairs": "answer"}, {"min_gap": 1}], ids=str
+)
 def test_the_targets_of_a_step_are_those_that_are_counted(packed, fields):
     objective, batch = tiny_objective("belief_state", **fields), random_batch(longest=8)
     batch = pack(batch) if packed else batch

@@ -54,9 +54,12 @@ def reverse(objective, hidden, batch):
 
 def slow_twin(objective, batch):
     hidden = objective.backbone.encode(Batch.plain(batch.tokens, batch.documents))
-    following = [F.cross_entropy(objective.backbone.logits(hidden.readout[b, first + t]), tokens[t + 1])
-                 for b, first, tokens, scored in documents(batch) for t in range(len(tokens) - 1)
-                 if scored[t + 1]]  # fmt: skip
+    following = [
+        F.cross_entropy(objective.backbone.logits(hidden.readout[b, first + t]), tokens[t + 1])
+        for b, first, tokens, scored in documents(batch)
+        for t in range(len(tokens) - 1)
+        if scored[t + 1]
+    ]
     summary = bag if objective.config.summary == "bag" else reverse
     return {"next_token": sum(following) / len(following), **summary(objective, hidden, batch)}
 
@@ -120,9 +123,12 @@ def test_a_step_costs_what_a_counter_finds(summary):
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"summary": "words"}, "objective.summary must be reverse or bag, not 'words'"),
-     ({"summary_weight": 0.0}, "summary_weight"), ({"window": 1}, "window")],
-)  # fmt: skip
+    [
+        ({"summary": "words"}, "objective.summary must be reverse or bag, not 'words'"),
+        ({"summary_weight": 0.0}, "summary_weight"),
+        ({"window": 1}, "window"),
+    ],
+)
 def test_what_makes_no_sense_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         tiny_objective("future_summary", **fields)

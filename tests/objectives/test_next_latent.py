@@ -48,8 +48,12 @@ def slow_twin(objective, batch):
         return sum(values) / len(values) if values else torch.zeros(())
 
     by_step = {"latent": latent, "kl": kl, "ce": ce}
-    found = {f"step_{i + 1}_{name}": mean(values[i])
-             for name, values in by_step.items() for i in range(config.horizon) if values[i]}  # fmt: skip
+    found = {
+        f"step_{i + 1}_{name}": mean(values[i])
+        for name, values in by_step.items()
+        for i in range(config.horizon)
+        if values[i]
+    }
     found |= {name: sum(mean(of_step) for of_step in values) / config.horizon for name, values in by_step.items()}
     return {**found, "next_token": mean(token_losses), "state_norm": states[batch.real].norm(dim=-1).mean()}
 
@@ -70,9 +74,10 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(
-    ("make_backbone", "tied"), [(tiny_gpt, True), (tiny_gpt, False), (tiny_two_stream, True)],
+    ("make_backbone", "tied"),
+    [(tiny_gpt, True), (tiny_gpt, False), (tiny_two_stream, True)],
     ids=["tied", "untied", "two streams"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("packed", [False, True], ids=["apart", "packed"])
 @pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
 def test_loss_and_gradients_are_those_of_the_equations(monkeypatch, settings, blocks, packed, make_backbone, tied):
@@ -101,9 +106,20 @@ def test_loss_and_gradients_are_those_of_the_equations(monkeypatch, settings, bl
 @pytest.mark.parametrize(
     ("width", "factor", "hidden"),
     # The authors' widths: Manhattan, Countdown, path-star, TinyStories, A5, FineWeb-Edu; then small ones.
-    [(384, 2.0, 1536), (768, 0.5, 768), (384, 0.5, 384), (768, 1.333, 2048), (512, 1.0, 1024), (2048, 1.6, 6528),
-     (96, 0.5, 96), (192, 0.5, 192), (16, 0.5, 16), (1, 0.5, 8), (96, 1.333, 256)],
-)  # fmt: skip
+    [
+        (384, 2.0, 1536),
+        (768, 0.5, 768),
+        (384, 0.5, 384),
+        (768, 1.333, 2048),
+        (512, 1.0, 1024),
+        (2048, 1.6, 6528),
+        (96, 0.5, 96),
+        (192, 0.5, 192),
+        (16, 0.5, 16),
+        (1, 0.5, 8),
+        (96, 1.333, 256),
+    ],
+)
 def test_the_dynamics_are_as_wide_as_the_factor_says(width, factor, hidden):
     assert NextLatentConfig(dynamics_factor=factor).hidden_width(width) == hidden
 
@@ -122,9 +138,13 @@ def test_held_out_parts_are_told_by_step_whatever_is_trained(packed):
         batch = random_batch(longest=7)
         batch = pack(batch) if packed else batch
         slow = slow_twin(objective, batch)
-        halves = [batch._replace(**{name: getattr(batch, name)[rows] for name in ("tokens", "scored", "real")},
-                                 documents=None if batch.documents is None else batch.documents[rows])
-                  for rows in (slice(0, 1), slice(1, None))]  # fmt: skip
+        halves = [
+            batch._replace(
+                **{name: getattr(batch, name)[rows] for name in ("tokens", "scored", "real")},
+                documents=None if batch.documents is None else batch.documents[rows],
+            )
+            for rows in (slice(0, 1), slice(1, None))
+        ]
         parts = [objective.held_out_parts(half) for half in halves]
         for name, first in parts[0].items():
             total, terms = (sum(getattr(part[name], field) for part in parts) for field in ("total", "terms"))
@@ -162,8 +182,7 @@ def gradients(objective, batch, part):
 @pytest.mark.parametrize("part", ["kl", "ce"])
 @pytest.mark.parametrize("trained", [False, True])
 def test_rolled_out_states_leave_the_head_alone_unless_told_otherwise(part, trained):
-    objective = tiny_objective("next_latent", backbone={"tied": False}, horizon=2, ce_weight=1.0,
-                               head_gradient=trained)  # fmt: skip
+    objective = tiny_objective("next_latent", backbone={"tied": False}, horizon=2, ce_weight=1.0, head_gradient=trained)
     spread_weights(objective)
     found = gradients(objective, random_batch(), part)
     head = found.pop("backbone.head.weight")

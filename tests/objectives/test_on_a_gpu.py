@@ -15,11 +15,38 @@ from statewise.objectives.belief_state.pair_workers import MLPWorker, Worker
 
 HALF = (torch.bfloat16, torch.float16)
 IN_FLOAT32 = {
-    "cumprod", "cumsum", "dist", "exp", "expm1", "log", "log10", "log1p", "log2", "log_softmax", "norm", "pow", "prod",
-    "reciprocal", "rsqrt", "softmax", "softplus", "sum", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
-    "smooth_l1_loss", "kl_div", "cosine_similarity", "layer_norm", "normalize", "binary_cross_entropy_with_logits",
-    "__pow__", "__rpow__", "__rtruediv__",
-}  # fmt: skip
+    "cumprod",
+    "cumsum",
+    "dist",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "log_softmax",
+    "norm",
+    "pow",
+    "prod",
+    "reciprocal",
+    "rsqrt",
+    "softmax",
+    "softplus",
+    "sum",
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "kl_div",
+    "cosine_similarity",
+    "layer_norm",
+    "normalize",
+    "binary_cross_entropy_with_logits",
+    "__pow__",
+    "__rpow__",
+    "__rtruediv__",
+}
 """What PyTorch's autocast computes in fp32 on CUDA: its documentation, "CUDA Ops that can autocast to float32"."""
 
 

@@ -117,8 +117,11 @@ def test_a_step_costs_a_second_head():
     batch = random_batch()
     assert objective.flops(batch) == plain.flops(batch) + 3 * head_flops(plain.backbone) * int(batch.scored.sum())
     full = random_batch(prompts=False)
-    full = full._replace(real=torch.ones_like(full.real), scored=torch.ones_like(full.real).index_fill(
-        1, torch.tensor([0]), False), span=(1, full.tokens.shape[1]))  # fmt: skip
+    full = full._replace(
+        real=torch.ones_like(full.real),
+        scored=torch.ones_like(full.real).index_fill(1, torch.tensor([0]), False),
+        span=(1, full.tokens.shape[1]),
+    )
     counts = []
     for made in (objective, plain):
         with FlopCounterMode(display=False) as counter:

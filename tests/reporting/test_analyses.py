@@ -26,9 +26,15 @@ def means(panels):
 
 def analysed(folder, name, panels=(), main=(), checkpoint=10, **settings):
     content = {
-        "checkpoint": checkpoint, "settings": settings, "metrics": dict.fromkeys(main, 0.25), "main": list(main),
-        "panels": list(panels), "drawings": [], "details": {}, "notes": [],
-    }  # fmt: skip
+        "checkpoint": checkpoint,
+        "settings": settings,
+        "metrics": dict.fromkeys(main, 0.25),
+        "main": list(main),
+        "panels": list(panels),
+        "drawings": [],
+        "details": {},
+        "notes": [],
+    }
     Run(folder).write_report(name, content)
 
 
@@ -61,9 +67,13 @@ def test_metrics_of_one_name_are_told_apart_by_their_analysis(folders):
         )
     compared = compare(folders, metrics="all")
     assert {name: found.mean for name, found in compared.groups[0].metrics.items()} == {
-        "path_accuracy": 0.5, "loss": 0.5, "future-probe-layer-all:accuracy_blocks.0": 0.25,
-        "future-probe-layer-all:loss": 0.25, "prompt-probe-layer-all:accuracy_blocks.0": 0.75, "other": 1,
-    }  # fmt: skip
+        "path_accuracy": 0.5,
+        "loss": 0.5,
+        "future-probe-layer-all:accuracy_blocks.0": 0.25,
+        "future-probe-layer-all:loss": 0.25,
+        "prompt-probe-layer-all:accuracy_blocks.0": 0.75,
+        "other": 1,
+    }
     assert "prompt-probe-layer-all:accuracy_blocks.0, other." in compared.as_text(10_000)
     one = compare(folders, metrics="prompt-probe-layer-all:accuracy_blocks.0")
     assert one.shown_metrics() == ["path_accuracy", "prompt-probe-layer-all:accuracy_blocks.0"]
@@ -82,8 +92,12 @@ def test_metrics_that_are_not_main_are_shown_by_name(folders):
     assert "r2_untrained" not in compare(folders, metrics="all").groups[0].metrics
     found = compare(folders, metrics="r2_untrained,belief-geometry:loss").groups[0].metrics
     assert {name: one.mean for name, one in found.items()} == {
-        "path_accuracy": 0.5, "loss": 0.5, "r2": 0.5, "r2_untrained": 0.25, "belief-geometry:loss": 2.0,
-    }  # fmt: skip
+        "path_accuracy": 0.5,
+        "loss": 0.5,
+        "r2": 0.5,
+        "r2_untrained": 0.25,
+        "belief-geometry:loss": 2.0,
+    }
     Run(folders[1]).write_report("belief-geometry", {**report, "metrics": {"r2": 0.5}})
     with pytest.raises(ValueError, match="not every run has the metric 'r2_untrained'"):
         compare(folders, metrics="r2_untrained")

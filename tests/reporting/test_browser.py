@@ -89,9 +89,9 @@ def test_the_report_of_a_comparison_fits_and_can_be_read(browser, tmp_path, look
     runs = [make_run(tmp_path / name, 1, 0.5, name) for name in ("next_token", "next_latent")]
     for folder in runs:
         drawn = [asdict(drawing) for drawing in drawings()]
-        Run(folder).write_report("map", {
-            "checkpoint": 10, "settings": {}, "metrics": {}, "main": [], "panels": [], "drawings": drawn,
-        })  # fmt: skip
+        Run(folder).write_report(
+            "map", {"checkpoint": 10, "settings": {}, "metrics": {}, "main": [], "panels": [], "drawings": drawn}
+        )
     path = write_report(compare(runs, metrics="all"), tmp_path / "report")[-1]
     options = {"viewport": {"width": 390, "height": 800}} if look == "phone" else {}
     page, problems = opened(browser, path, color_scheme="dark" if look == "dark" else "light", **options)

@@ -70,9 +70,10 @@ def beliefs(plane="beliefs", steps=range(12)):
     dots = [Points([[0.1, 0.2], [0.8, 0.9]], ["#ff0000", "#00ff00"])]
     titles = {"x_title": "axis 1", "y_title": "axis 2", "note": "Dots: beliefs."}
     return [
-        Drawing("true", [], dots, plane, true=True, **titles), Drawing("last state", [], dots, plane, **titles),
+        Drawing("true", [], dots, plane, true=True, **titles),
+        Drawing("last state", [], dots, plane, **titles),
         *(Drawing(f"step {10 * step}", [], dots, plane, step=10 * step, **titles) for step in steps),
-    ]  # fmt: skip
+    ]
 
 
 def data(page):
@@ -88,14 +89,17 @@ def test_drawings_over_training_are_one_plot_with_a_slider_beside_the_true_one(t
     assert page.count('<div class="pinned"><figure') == 2
     plots = data(page)
     assert [[frame["title"] for frame in plot["frames"]] for plot in plots[:3]] == [
-        ["true"], [f"step {10 * step}" for step in range(12)], ["last state"],
-    ]  # fmt: skip
+        ["true"],
+        [f"step {10 * step}" for step in range(12)],
+        ["last state"],
+    ]
     assert "from 0 to 110" in page
     assert len({json.dumps(plot["limits"]) for plot in plots}) == 1
     dots = plots[0]["frames"][0]["points"][0]
     low, high = plots[0]["limits"]
-    places = [[low[axis] + at[axis] / plots[0]["grid"] * (high[axis] - low[axis]) for axis in (0, 1)]
-              for at in dots["places"]]  # fmt: skip
+    places = [
+        [low[axis] + at[axis] / plots[0]["grid"] * (high[axis] - low[axis]) for axis in (0, 1)] for at in dots["places"]
+    ]
     assert places == [pytest.approx([0.1, 0.2], abs=1e-4), pytest.approx([0.8, 0.9], abs=1e-4)]
     assert [plots[0]["frames"][0]["palette"][colour] for colour in dots["colours"]] == ["#ff0000", "#00ff00"]
     assert page.count("<p>Dots: beliefs.</p>") == 2, "once for each plane"
@@ -107,16 +111,19 @@ def test_no_page_has_webgl_contexts_of_which_browsers_keep_a_few(tmp_path):
     runs = [make_run(tmp_path / name, 1, 0.5, name) for name in ("next_token", "next_latent")]
     for folder in runs:
         drawn = [asdict(drawing) for drawing in beliefs()]
-        Run(folder).write_report("belief-geometry", {
-            "checkpoint": 10, "settings": {}, "metrics": {}, "main": [], "panels": [], "drawings": drawn,
-        })  # fmt: skip
+        Run(folder).write_report(
+            "belief-geometry",
+            {"checkpoint": 10, "settings": {}, "metrics": {}, "main": [], "panels": [], "drawings": drawn},
+        )
     page = write_report(compare(runs, metrics="all"), tmp_path / "report")[-1].read_text()
     assert page.count('"type":"scattergl"') == page.count('"scattergl":[{"'), (
         "only in the defaults of plotly's template"
     )
     assert page.count("<canvas role") == 6
-    assert [plot["frames"][0]["title"] for plot in data(page)[::3]] == ["next-token, seed 1\ntrue",
-                                                                       "next-latent, seed 1\ntrue"]  # fmt: skip
+    assert [plot["frames"][0]["title"] for plot in data(page)[::3]] == [
+        "next-token, seed 1\ntrue",
+        "next-latent, seed 1\ntrue",
+    ]
 
 
 def test_axes_texts_and_notes_are_drawn_within_the_figure(tmp_path, monkeypatch):

@@ -18,8 +18,10 @@ def luminance(colour):
 def test_every_objective_has_a_colour_of_its_own():
     assert {*OBJECTIVES} == {*OBJECTIVE_COLOURS}
     every = [*OBJECTIVE_COLOURS.values(), *OTHER_COLOURS]
-    apart = [max(abs(int(one[at : at + 2], 16) - int(other[at : at + 2], 16)) for at in (1, 3, 5))
-             for one, other in itertools.combinations(every, 2)]  # fmt: skip
+    apart = [
+        max(abs(int(one[at : at + 2], 16) - int(other[at : at + 2], 16)) for at in (1, 3, 5))
+        for one, other in itertools.combinations(every, 2)
+    ]
     assert min(apart) >= 24
 
 

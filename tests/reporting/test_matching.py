@@ -69,16 +69,18 @@ def text_run(folder, seed, losses, objective="next_token", with_tokens=True, **t
 @pytest.fixture
 def folders(tmp_path):
     return [
-        text_run(tmp_path / "a1", 1, [5.0, 4.0, 3.0]), text_run(tmp_path / "a2", 2, [5.0, 4.0, 3.2]),
+        text_run(tmp_path / "a1", 1, [5.0, 4.0, 3.0]),
+        text_run(tmp_path / "a2", 2, [5.0, 4.0, 3.2]),
         text_run(tmp_path / "b1", 1, [5.0, 3.1, 2.0], "next_latent"),
-    ]  # fmt: skip
+    ]
 
 
 def test_each_group_is_set_against_the_first(folders, tmp_path):
     found = compare(folders)
     assert [(one.group, one.other) for one in found.matches] == [
-        ("next-latent", "next-token"), ("next-token", "next-latent"),
-    ]  # fmt: skip
+        ("next-latent", "next-token"),
+        ("next-token", "next-latent"),
+    ]
     header, rows = found.matches_table()
     assert header == ["group", "matches", "its loss", "after tokens", "of its tokens", "runs"]
     assert rows == [
@@ -99,8 +101,9 @@ def test_the_loss_is_drawn_over_tokens_and_hours(folders):
     assert (mean.x, mean.y) == ([100, 200, 300], pytest.approx([5.0, 4.0, 3.1]))
     assert panels["hours of training"].curves[0].x == [0.5, 1.0, 1.5]
     assert [curve.group for curve in panels["hours of training"].curves if curve.role == "line"] == [
-        "next-token", "next-latent",
-    ]  # fmt: skip
+        "next-token",
+        "next-latent",
+    ]
 
 
 def test_nothing_is_matched_where_that_would_mean_nothing(folders, tmp_path):

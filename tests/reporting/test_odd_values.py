@@ -46,8 +46,11 @@ def test_a_seed_without_a_value_leaves_no_mean(tmp_path, odd):
     assert [row[header.index("kl")] for row in rows] == ["-", "0.5000"]
     written = json.loads(found.as_json(), parse_constant=pytest.fail)
     assert written["groups"][0]["metrics"]["kl"] == {
-        "values": {"1": None, "2": 0.5}, "mean": None, "interval": None, "p_value": None,
-    }  # fmt: skip
+        "values": {"1": None, "2": 0.5},
+        "mean": None,
+        "interval": None,
+        "p_value": None,
+    }
 
 
 ANALYSIS = {"checkpoint": 10, "settings": {}, "metrics": {"m": 0.5}, "main": ["m"], "panels": []}

@@ -15,8 +15,13 @@ from statewise.run import Run, evaluation_of, evaluation_on
 
 
 def evaluated(folder, file, checkpoint=10, num=20, name=None, **metrics):
-    content = {"checkpoint": checkpoint, "headline": {"metric": "loss"}, "file": file, "num": num,
-               "metrics": {"perplexity": 1.0, **metrics}}  # fmt: skip
+    content = {
+        "checkpoint": checkpoint,
+        "headline": {"metric": "loss"},
+        "file": file,
+        "num": num,
+        "metrics": {"perplexity": 1.0, **metrics},
+    }
     Run(folder).write_report(name or evaluation_of(Path(file)), content)
 
 
@@ -49,10 +54,13 @@ def test_corpora_of_one_name_are_told_apart_and_averaged(folders):
         {name: summary.mean for name, summary in group.metrics.items() if ":" in name} for group in found.groups
     )
     assert first == {
-        "books/corpus:loss": 3.5, "books/corpus:loss_per_word": 4.5,
-        "wiki/corpus:loss": 2.5, "wiki/corpus:loss_per_word": 8.5,
-        "corpora:loss": 3.0, "corpora:loss_per_word": 6.5,
-    }  # fmt: skip
+        "books/corpus:loss": 3.5,
+        "books/corpus:loss_per_word": 4.5,
+        "wiki/corpus:loss": 2.5,
+        "wiki/corpus:loss_per_word": 8.5,
+        "corpora:loss": 3.0,
+        "corpora:loss_per_word": 6.5,
+    }
     assert second["corpora:loss_per_word"] == pytest.approx((6 + 10) / 2)
     assert found.groups[0].metrics["corpora:loss"].values == {1: 2.5, 2: 3.5}
     assert found.groups[0].metrics["corpora:loss"].interval is not None
@@ -116,8 +124,13 @@ def test_benchmarks_show_their_main_metric(folders):
 
 
 def on_set(folder, value, option="length", name=None, num=20, **metrics):
-    content = {"checkpoint": 10, "headline": {"metric": "path_accuracy"}, "set": {"option": option, "value": value},
-               "num": num, "metrics": {"loss": 1.0, "path_accuracy": 0.5, **metrics}}  # fmt: skip
+    content = {
+        "checkpoint": 10,
+        "headline": {"metric": "path_accuracy"},
+        "set": {"option": option, "value": value},
+        "num": num,
+        "metrics": {"loss": 1.0, "path_accuracy": 0.5, **metrics},
+    }
     Run(folder).write_report(name or evaluation_on(option, value), content)
 
 

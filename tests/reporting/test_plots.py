@@ -16,8 +16,10 @@ from statewise.reporting.sweeps import sweep_panels
 
 def ended(folder, accuracies, reason):
     """A run with evaluations at steps 10, 20 and so on, and its end after the last."""
-    records = [{"kind": "evaluation", "step": 10 * place, "path_accuracy": value, "loss": 1 - value, "seconds": place}
-               for place, value in enumerate(accuracies, 1)]  # fmt: skip
+    records = [
+        {"kind": "evaluation", "step": 10 * place, "path_accuracy": value, "loss": 1 - value, "seconds": place}
+        for place, value in enumerate(accuracies, 1)
+    ]
     last = {"kind": "end", "step": 10 * len(accuracies), "reason": reason, "seconds": 1.0}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, last]))
     return folder
@@ -60,16 +62,20 @@ def test_an_objective_has_its_colour_in_pictures_and_on_the_page_whatever_it_is_
     for chosen in (one, one[::-1], one[1:]):
         compared = compare(chosen)
         figure = draw_panels(training_panels(compared), compared.looks())
-        legend = {text.get_text(): line.get_color()
-                  for text, line in zip(figure.legends[0].get_texts(), figure.legends[0].get_lines())}  # fmt: skip
+        legend = {
+            text.get_text(): line.get_color()
+            for text, line in zip(figure.legends[0].get_texts(), figure.legends[0].get_lines())
+        }
         traces = {
             trace.name: trace.line.color for trace in interactive(training_panels(compared)[0], compared.looks()).data
         }
         for label, look in compared.looks().items():
             assert legend[label] == traces[label] == look.colour == found.setdefault(label, look.colour)
     assert len({*found.values()}) == 3
-    sweep = [make_run(tmp_path / f"w{window}", 1, 0.5, "next_latent", backbone={"name": "gpt", "window": window})
-             for window in (1, 2, 3)]  # fmt: skip
+    sweep = [
+        make_run(tmp_path / f"w{window}", 1, 0.5, "next_latent", backbone={"name": "gpt", "window": window})
+        for window in (1, 2, 3)
+    ]
     assert {curve.colour for panel in sweep_panels(compare(sweep)) for curve in panel.curves} == {found["next-latent"]}
 
 
@@ -82,8 +88,10 @@ def test_one_legend_names_groups_labels_and_controls():
     panels = [Panel("x", "", [*lines, control], title="one"), Panel("x", "", [*lines, other, control], title="two")]
     figure = draw_panels(panels, groups)
     (legend,) = figure.legends
-    styles = {text.get_text(): (line.get_color(), line.get_linestyle())
-              for text, line in zip(legend.get_texts(), legend.get_lines())}  # fmt: skip
+    styles = {
+        text.get_text(): (line.get_color(), line.get_linestyle())
+        for text, line in zip(legend.get_texts(), legend.get_lines())
+    }
     assert list(styles) == ["a", "b", "trained", "untrained", "chance", "true belief"]
     assert len({*styles.values()}) == 6
     assert not any(axes.get_legend() for axes in figure.axes)

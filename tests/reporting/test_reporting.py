@@ -30,10 +30,13 @@ from statewise.run import Run
 
 def test_groups_are_runs_that_differ_in_the_seed_alone(tmp_path):
     folders = [
-        make_run(tmp_path / "a1", 1, 0.5), make_run(tmp_path / "b1", 1, 1.0, "next_latent"),
-        make_run(tmp_path / "a2", 2, 0.52), make_run(tmp_path / "b2", 2, 0.8, "next_latent"),
-        make_run(tmp_path / "b3", 3, 1.0, "next_latent"), make_run(tmp_path / "c1", 1, 0.7, "next_latent", clip=3.0),
-    ]  # fmt: skip
+        make_run(tmp_path / "a1", 1, 0.5),
+        make_run(tmp_path / "b1", 1, 1.0, "next_latent"),
+        make_run(tmp_path / "a2", 2, 0.52),
+        make_run(tmp_path / "b2", 2, 0.8, "next_latent"),
+        make_run(tmp_path / "b3", 3, 1.0, "next_latent"),
+        make_run(tmp_path / "c1", 1, 0.7, "next_latent", clip=3.0),
+    ]
     found = compare(folders)
     assert [group.label for group in found.groups] == [
         "next-token",
@@ -96,8 +99,10 @@ PANELS = (
 @pytest.mark.parametrize("panels", [1, 3])
 def test_no_text_of_a_figure_is_cut_off_or_lies_on_a_plot_however_long_labels_are(tmp_path, groups, panels):
     long = {f"option_{place}": "W" * 12 for place in range(6)}
-    folders = [make_run(tmp_path / str(number), 1, 0.5, **{name: f"{value}{number}" for name, value in long.items()})
-               for number in range(groups)]  # fmt: skip
+    folders = [
+        make_run(tmp_path / str(number), 1, 0.5, **{name: f"{value}{number}" for name, value in long.items()})
+        for number in range(groups)
+    ]
     found = compare(folders)
     labels = [group.label for group in found.groups]
     assert groups == 1 or len(labels[0]) > 100
@@ -161,8 +166,10 @@ def test_a_group_is_shown_by_its_mean_its_range_and_its_runs(tmp_path):
     mean, *runs, single, chance = accuracy.curves
     assert (mean.x, mean.y, mean.band) == ([5, 10], pytest.approx([0.5, 0.5]), [(0.2, 0.9)] * 2)
     assert [(run.role, run.run, run.y) for run in runs] == [
-        ("raw", "seed 1", [0.2, 0.2]), ("raw", "seed 2", [0.9, 0.9]), ("raw", "seed 3", [0.4, 0.4]),
-    ]  # fmt: skip
+        ("raw", "seed 1", [0.2, 0.2]),
+        ("raw", "seed 2", [0.9, 0.9]),
+        ("raw", "seed 3", [0.4, 0.4]),
+    ]
     assert (single.group, single.y, single.band) == ("next-latent", [0.7, 0.7], None)
     assert (chance.label, chance.role, chance.x, chance.y) == ("chance", "control", [5, 10], [0.5, 0.5])
 
@@ -173,15 +180,20 @@ def test_runs_without_a_mean_are_shown_by_themselves(tmp_path):
     other = make_run(tmp_path / "b", 1, 0.7, "next_latent")
     for folder, change in ((lacking, ('"evaluation"', '"none"')), (early, ('"step": 10', '"step": 6'))):
         path = folder / "metrics.jsonl"
-        path.write_text(path.read_text().replace(*change) if change[0] != '"evaluation"' else "".join(
-            line for line in path.read_text().splitlines(True) if '"evaluation"' not in line))  # fmt: skip
+        path.write_text(
+            path.read_text().replace(*change)
+            if change[0] != '"evaluation"'
+            else "".join(line for line in path.read_text().splitlines(True) if '"evaluation"' not in line)
+        )
     mean = training_panels(compare([early, late, other]))[0].curves[0]
     assert (mean.role, mean.x, mean.carried) == ("line", [5, 6, 10], 6)
     found = compare([lacking, early, late, other])
     accuracy, *_, training = training_panels(found)
     assert [(curve.group, curve.role, curve.run) for curve in accuracy.curves[:3]] == [
-        ("next-token", "raw", "seed 2"), ("next-token", "raw", "seed 3"), ("next-latent", "line", ""),
-    ]  # fmt: skip
+        ("next-token", "raw", "seed 2"),
+        ("next-token", "raw", "seed 3"),
+        ("next-latent", "line", ""),
+    ]
     assert training.curves[0].role == "line"
     text = late / "metrics.jsonl"
     text.write_text(text.read_text().replace('"step": 5,', '"step": 8,'))
@@ -195,9 +207,7 @@ def test_runs_without_a_mean_are_shown_by_themselves(tmp_path):
         page = write_report(one, tmp_path / "report", overwrite=one is apart)[-1].read_text()
         assert "path accuracy, held out: no mean of next-token, since" in page
     figure = draw_panels(training_panels(apart), apart.looks())
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "next-token", "next-latent", "chance",
-    ]  # fmt: skip
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["next-token", "next-latent", "chance"]
 
 
 def lines(groups, labels):
@@ -295,8 +305,10 @@ def test_runs_that_are_not_finished_are_named(tmp_path):
 
 
 def test_the_checkpoint_that_was_evaluated_is_told(tmp_path):
-    folders = [make_run(tmp_path / name, seed, value)
-               for seed, (name, value) in enumerate((("a", 0.97), ("b", 0.995), ("c", 0.5)))]  # fmt: skip
+    folders = [
+        make_run(tmp_path / name, seed, value)
+        for seed, (name, value) in enumerate((("a", 0.97), ("b", 0.995), ("c", 0.5)))
+    ]
     for folder in folders[:2]:
         rewrite_end(folder, reason="solved")
     Run(folders[2]).write_report("evaluation", {**Run(folders[2]).report("evaluation"), "checkpoint": 5})
@@ -371,10 +383,12 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
     folders = three_groups(tmp_path)
     found = compare(folders, better=folders[4], margin=0.1)
     assert [(claim.kind, claim.group, claim.other) for claim in found.claims] == [
-        ("better", "next-latent", "next-token"), ("better", "next-latent", "teacherless"),
-        ("equal", "next-token", "next-latent"), ("equal", "next-token", "teacherless"),
+        ("better", "next-latent", "next-token"),
+        ("better", "next-latent", "teacherless"),
+        ("equal", "next-token", "next-latent"),
+        ("equal", "next-token", "teacherless"),
         ("equal", "next-latent", "teacherless"),
-    ]  # fmt: skip
+    ]
     first, single, apart = found.claims[:3]
     assert first.difference == pytest.approx(0.4)
     assert first.p_value == pytest.approx(welch([0.91, 0.92, 0.93], [0.51, 0.52, 0.53], "greater"))
@@ -485,9 +499,14 @@ def test_notes_keep_to_the_width_and_lose_nothing():
 
 def test_numbers_stay_readable():
     assert [number(v) for v in (0.5, 0.0, 1e-5, 1.5e7, None, float("nan"), 6144)] == [
-        "0.5000", "0.0000", "1.00e-05", "1.50e+07", "-", "-",
+        "0.5000",
+        "0.0000",
+        "1.00e-05",
+        "1.50e+07",
+        "-",
+        "-",
         "6,144",
-    ]  # fmt: skip
+    ]
 
 
 def test_graphs_show_right_and_wrong_steps():
@@ -548,13 +567,19 @@ def test_runs_that_only_a_field_tells_apart_are_told_apart(tmp_path):
 def with_baselines(folder, bigram=0.3):
     run = Run(folder)
     long = {"text": "a b <b>", "tokens": 3, "copies": 2}
-    run.write_report("evaluation", {
-        **run.report("evaluation"),
-        "baselines": {"bigram": {"loss": 0.9, "path_accuracy": bigram, "token_accuracy": 0.4},
-                      "always <end>": {"token_accuracy": 0.2}},
-        "continuations": [{"prompt": "p [/b]", "truth": "a b c", "predicted": "a b <i>"}],
-        "hardest": [{**long, "nats_per_token": 3.25}], "easiest": [{**long, "nats_per_token": 0.125}],
-    })  # fmt: skip
+    run.write_report(
+        "evaluation",
+        {
+            **run.report("evaluation"),
+            "baselines": {
+                "bigram": {"loss": 0.9, "path_accuracy": bigram, "token_accuracy": 0.4},
+                "always <end>": {"token_accuracy": 0.2},
+            },
+            "continuations": [{"prompt": "p [/b]", "truth": "a b c", "predicted": "a b <i>"}],
+            "hardest": [{**long, "nats_per_token": 3.25}],
+            "easiest": [{**long, "nats_per_token": 0.125}],
+        },
+    )
     return folder
 
 
@@ -567,17 +592,30 @@ def test_a_loss_that_also_reads_a_suffix_is_noted(tmp_path):
 
 
 def test_baselines_stand_under_the_groups_and_in_plots(tmp_path):
-    found = compare([with_baselines(make_run(tmp_path / "a", 1, 0.5)),
-                     with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"), bigram=0.3 + 1e-15)])  # fmt: skip
+    found = compare(
+        [
+            with_baselines(make_run(tmp_path / "a", 1, 0.5)),
+            with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"), bigram=0.3 + 1e-15),
+        ]
+    )
     header, rows = found.table()
     assert [row[0] for row in rows] == ["next-token", "next-latent", "bigram", "always <end>"]
     assert {len(row) for row in rows} == {len(header)}
-    assert dict(zip(header, rows[2])) == {"group": "bigram", "runs": "-", "solved": "-", "path_accuracy": "0.3000",
-                                          "loss": "0.9000", "steps": "-", "minutes": "-"}  # fmt: skip
+    assert dict(zip(header, rows[2])) == {
+        "group": "bigram",
+        "runs": "-",
+        "solved": "-",
+        "path_accuracy": "0.3000",
+        "loss": "0.9000",
+        "steps": "-",
+        "minutes": "-",
+    }
     assert "Baselines, which are no models: bigram, always <end>." in found.notes()
     assert json.loads(found.as_json())["baselines"]["bigram"]["loss"] == 0.9
-    controls = {panel.title: {curve.label: curve.y[0] for curve in panel.curves if curve.role == "control"}
-                for panel in training_panels(found)}  # fmt: skip
+    controls = {
+        panel.title: {curve.label: curve.y[0] for curve in panel.curves if curve.role == "control"}
+        for panel in training_panels(found)
+    }
     assert controls == {
         "path accuracy, held out": {"chance": 0.5, "bigram": 0.3},
         "loss, held out (nats per token)": {"bigram": 0.9},
@@ -585,15 +623,29 @@ def test_baselines_stand_under_the_groups_and_in_plots(tmp_path):
         "next-token loss in training (nats per prediction)": {},
     }
     page = write_report(found, tmp_path / "report")[-1].read_text()
-    for text in ("always &lt;end&gt;", "Continuations", "p [/b]", '<span class="right">a b </span>', "&lt;i&gt;",
-                 "Hardest sequences", "3.2500", "Easiest sequences", "a b &lt;b&gt;",
-                 f"statewise train --config {tmp_path / 'a'} --out {tmp_path / 'a-again'}"):  # fmt: skip
+    for text in (
+        "always &lt;end&gt;",
+        "Continuations",
+        "p [/b]",
+        '<span class="right">a b </span>',
+        "&lt;i&gt;",
+        "Hardest sequences",
+        "3.2500",
+        "Easiest sequences",
+        "a b &lt;b&gt;",
+        f"statewise train --config {tmp_path / 'a'} --out {tmp_path / 'a-again'}",
+    ):
         assert text in page, text
 
 
 def test_a_comparison_lines_up_in_a_narrow_terminal(tmp_path):
-    found = compare([with_baselines(make_run(tmp_path / f"{name}{seed}", seed, 0.5 + seed / 10, name))
-                     for name in ("next_token", "next_latent") for seed in (1, 2)])  # fmt: skip
+    found = compare(
+        [
+            with_baselines(make_run(tmp_path / f"{name}{seed}", seed, 0.5 + seed / 10, name))
+            for name in ("next_token", "next_latent")
+            for seed in (1, 2)
+        ]
+    )
     said, *table = found.as_text(80).split("\n\n")
     assert " ".join(said.split()) == found.finding()
     assert all(len(line) <= 80 for line in "\n".join([said, *table[:2]]).splitlines())
@@ -639,8 +691,12 @@ def test_letters_go_on_after_z():
 
 
 def test_baselines_of_other_data_are_not_shown_for_all(tmp_path):
-    found = compare([with_baselines(make_run(tmp_path / "a", 1, 0.5)),
-                     with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"), bigram=0.4)])  # fmt: skip
+    found = compare(
+        [
+            with_baselines(make_run(tmp_path / "a", 1, 0.5)),
+            with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"), bigram=0.4),
+        ]
+    )
     assert found.baselines == {}
     assert any("baselines differ" in note for note in found.notes())
     assert compare([make_run(tmp_path / "c", 1, 0.5)]).baselines == {}  # an older report, or another task

@@ -16,8 +16,7 @@ def labels(folders, **options):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [({}, {"clip": None}), ({"clip": 1}, {"clip": 1.0}), ({"betas": [0.9, 1]}, {"betas": [0.9, 1.0]})],
+    ("one", "other"), [({}, {"clip": None}), ({"clip": 1}, {"clip": 1.0}), ({"betas": [0.9, 1]}, {"betas": [0.9, 1.0]})]
 )
 def test_recipes_that_say_the_same_are_one_group(tmp_path, one, other):
     assert labels([make_run(tmp_path / "a", 1, 0.5, **one), make_run(tmp_path / "b", 2, 0.5, **other)]) == [
@@ -28,16 +27,19 @@ def test_recipes_that_say_the_same_are_one_group(tmp_path, one, other):
 def test_a_field_that_was_added_later_has_its_default(tmp_path, capsys):
     clip, layers = declared_defaults("trainer", "")["clip"], declared_defaults("backbone", "gpt")["layers"]
     folders = [
-        make_run(tmp_path / "a", 1, 0.5), make_run(tmp_path / "b", 2, 0.5, clip=clip),
+        make_run(tmp_path / "a", 1, 0.5),
+        make_run(tmp_path / "b", 2, 0.5, clip=clip),
         make_run(tmp_path / "c", 3, 0.5, backbone={"name": "gpt", "layers": layers}),
         make_run(tmp_path / "d", 1, 0.5, clip=clip + 1),
         make_run(tmp_path / "e", 1, 0.5, "elsewhere:Mine"),
-    ]  # fmt: skip
+    ]
     assert main(["compare", *map(str, folders), "--out", str(tmp_path / "report"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [group["label"] for group in found["groups"]] == [
-        f"next-token (gradient clipping {clip:g})", f"next-token (gradient clipping {clip + 1:g})", "elsewhere:Mine",
-    ]  # fmt: skip
+        f"next-token (gradient clipping {clip:g})",
+        f"next-token (gradient clipping {clip + 1:g})",
+        "elsewhere:Mine",
+    ]
     assert found["groups"][0]["runs"] == [str(folder) for folder in folders[:3]]
     assert len(labels(folders)) == 5, "without defaults, nothing is known of them"
 

@@ -32,8 +32,11 @@ def section(report):
 
 @pytest.mark.parametrize(("higher", "best", "words"), [(True, "high", "higher is"), (False, "low", "lower is")])
 def test_the_best_is_the_best_by_the_headlines_direction(tmp_path, higher, best, words):
-    runs = [read(evaluated(tmp_path / f"{name}{seed}", "score", higher, score=value + seed / 1000), name, seed)
-            for name, value in (("low", 0.25), ("middle", 0.5), ("high", 0.75)) for seed in (1, 2)]  # fmt: skip
+    runs = [
+        read(evaluated(tmp_path / f"{name}{seed}", "score", higher, score=value + seed / 1000), name, seed)
+        for name, value in (("low", 0.25), ("middle", 0.5), ("high", 0.75))
+        for seed in (1, 2)
+    ]
     cells, what = section(SuiteReport("t", "", runs, {}))
     assert [name for name, cell in cells.items() if cell["best"]] == [best]
     assert words in what
@@ -54,8 +57,11 @@ def test_the_best_is_the_best_by_the_headlines_direction(tmp_path, higher, best,
     ],
 )
 def test_bold_are_the_best_and_what_is_not_told_apart_from_it(tmp_path, groups, bold):
-    runs = [read(evaluated(tmp_path / f"{name}{seed}", "score", True, score=value), name, seed)
-            for name, values in groups.items() for seed, value in enumerate(values)]  # fmt: skip
+    runs = [
+        read(evaluated(tmp_path / f"{name}{seed}", "score", True, score=value), name, seed)
+        for name, values in groups.items()
+        for seed, value in enumerate(values)
+    ]
     cells, what = section(SuiteReport("t", "", runs, {}))
     assert "".join(name for name, cell in cells.items() if cell["best"]) == bold
     assert ("bold" in what) == bool(bold)
@@ -64,8 +70,11 @@ def test_bold_are_the_best_and_what_is_not_told_apart_from_it(tmp_path, groups, 
 def test_only_runs_on_the_same_data_are_ranked(tmp_path):
     """Of a GPT the first token counts, too, after <bos>: its loss is another."""
     losses = {"a": [0.50, 0.51], "b": [0.90, 0.91], "c": [0.10, 0.11], "d": [0.40, 0.41]}
-    runs = [read(evaluated(tmp_path / f"{name}{seed}", "loss", False, loss=value), name, seed)
-            for name, values in losses.items() for seed, value in enumerate(values)]  # fmt: skip
+    runs = [
+        read(evaluated(tmp_path / f"{name}{seed}", "loss", False, loss=value), name, seed)
+        for name, values in losses.items()
+        for seed, value in enumerate(values)
+    ]
     assert len({run.data for run in runs}) == 1
     runs = [dataclasses.replace(run, data="others") if run.objective in "cd" else run for run in runs]
     cells, what = section(SuiteReport("t", "", runs, {}))
@@ -92,8 +101,10 @@ def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):
 
 
 def test_the_page_shows_every_metric_that_the_suite_names(tmp_path):
-    runs = [read(evaluated(tmp_path / name, "loss", False, loss=value, r2=1 - value), name)
-            for name, value in (("a", 0.25), ("b", 0.5))]  # fmt: skip
+    runs = [
+        read(evaluated(tmp_path / name, "loss", False, loss=value, r2=1 - value), name)
+        for name, value in (("a", 0.25), ("b", 0.5))
+    ]
     report = SuiteReport("t", "", runs, {"r2": "of the <belief>", "excess": ""})
     headline, r2 = report._tables("r")
     assert (headline["what"].split(",")[0], r2["what"].split(";")[0]) == ("loss", "r2: of the <belief>")
@@ -122,8 +133,10 @@ def test_metrics_are_those_of_the_suites_own_commands(tmp_path):
     run.write_report("first", {"checkpoint": 10, "metrics": {"r2": 0.75}})
     run.write_report("second", {"checkpoint": 10, "metrics": {"r2": 0.25, "excess": 0.1}})
     assert read(run.folder, wanted={"first": None, "second": None}).metrics == {
-        "path_accuracy": 0.5, "r2": 0.75, "excess": 0.1
-    }  # fmt: skip
+        "path_accuracy": 0.5,
+        "r2": 0.75,
+        "excess": 0.1,
+    }
     run.write_report("probe", {"checkpoint": 10, "settings": {"words": 2, "pair": [1, 2]}, "metrics": {"r2": 0.9}})
     assert "r2" not in read(run.folder, wanted={"probe": {"words": 10, "pair": (1, 2)}}).metrics
     assert read(run.folder, wanted={"probe": {"words": 2, "pair": (1, 2)}}).metrics["r2"] == 0.9
@@ -155,8 +168,10 @@ def test_damaged_reports_are_named(tmp_path, name, content, message):
 
 
 def test_the_table_of_runs_names_states_and_folders_shortly(tmp_path):
-    runs = [SuiteRun.failed(("r", "o", "b"), 1, tmp_path / "r" / "o-b" / "seed-1", "it diverged"),
-            read(evaluated(tmp_path / "r" / "p-b" / "seed-2", path_accuracy=0.5), "p", 2)]  # fmt: skip
+    runs = [
+        SuiteRun.failed(("r", "o", "b"), 1, tmp_path / "r" / "o-b" / "seed-1", "it diverged"),
+        read(evaluated(tmp_path / "r" / "p-b" / "seed-2", path_accuracy=0.5), "p", 2),
+    ]
     report = SuiteReport("t", "", runs, {})
     header, rows = report.runs_table()
     assert header[4:6] == ["state", "message"]

@@ -46,8 +46,11 @@ def test_a_metric_is_drawn_over_the_setting_in_order_with_its_range(tmp_path):
 
 def test_other_settings_make_lines_and_a_single_value_is_drawn_across(tmp_path):
     standard = {"name": "two_stream", "variant": "standard", "window": 64}
-    runs = [make_run(tmp_path / "standard", 1, 0.1, backbone=standard), *windows(tmp_path, 16, 64, 256),
-            *windows(tmp_path, 16, 64, prediction_start="own")]  # fmt: skip
+    runs = [
+        make_run(tmp_path / "standard", 1, 0.1, backbone=standard),
+        *windows(tmp_path, 16, 64, 256),
+        *windows(tmp_path, 16, 64, prediction_start="own"),
+    ]
     accuracy, _ = sweep_panels(compare(runs))
     assert accuracy.log_x
     across, plain, own = accuracy.curves

@@ -20,11 +20,25 @@ from statewise.runtime import launchers as processes
 from statewise.runtime.durable import lock
 
 ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "train", "SLURM_PROCID": "0"}
-STEP = {**ALLOCATION, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
-        "SLURM_STEP_NODELIST": "n[03-04]", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}  # fmt: skip
+STEP = {
+    **ALLOCATION,
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "n[03-04]",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+}
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0"}
-TINY = [*SMALL_RUN, "--task.held_out_graphs=10", "--trainer.steps=6", "--trainer.warmup_steps=1",
-        "--trainer.evaluate_num=5", "--trainer.precision=fp32"]  # fmt: skip
+TINY = [
+    *SMALL_RUN,
+    "--task.held_out_graphs=10",
+    "--trainer.steps=6",
+    "--trainer.warmup_steps=1",
+    "--trainer.evaluate_num=5",
+    "--trainer.precision=fp32",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -156,8 +170,10 @@ def test_where_there_are_no_locks_a_file_names_the_process(tmp_path, monkeypatch
         with lock(path, "in use"):
             assert holder.read_text().split()[1] == str(os.getpid())
         holder.write_text("elsewhere 12")
-        with pytest.raises(BlockingIOError, match=r"in use: .*names process 12 on elsewhere; delete that file"), \
-                lock(path, "in use"):  # fmt: skip
+        with (
+            pytest.raises(BlockingIOError, match=r"in use: .*names process 12 on elsewhere; delete that file"),
+            lock(path, "in use"),
+        ):
             pass
 
 

@@ -76,20 +76,39 @@ def calls(path):
             yield ast.unparse(node.func), node.lineno
 
 
-PRINTERS = {"print", "sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write", "os.write", "pprint",
-            "pprint.pprint", "traceback.print_exc", "traceback.print_exception", "Console", "rich.print",
-            "sys.stdout.writelines", "sys.stderr.writelines"}  # fmt: skip
+PRINTERS = {
+    "print",
+    "sys.stdout.write",
+    "sys.stderr.write",
+    "sys.stdout.buffer.write",
+    "os.write",
+    "pprint",
+    "pprint.pprint",
+    "traceback.print_exc",
+    "traceback.print_exception",
+    "Console",
+    "rich.print",
+    "sys.stdout.writelines",
+    "sys.stderr.writelines",
+}
 ALLOWED = {("messages.py", "sys.stderr.write"), ("experiments/progress.py", "Console"), ("durable.py", "os.write")}
 """The function that prints, the console of progress bars, and a write to files."""
 
 
 def test_nothing_prints_otherwise():
-    found = {(path.relative_to(SOURCES).as_posix(), name)
-             for path in SOURCES.rglob("*.py") for name, _ in calls(path) if name in PRINTERS}  # fmt: skip
+    found = {
+        (path.relative_to(SOURCES).as_posix(), name)
+        for path in SOURCES.rglob("*.py")
+        for name, _ in calls(path)
+        if name in PRINTERS
+    }
     assert found <= ALLOWED
     assert ("messages.py", "sys.stderr.write") in found  # the scan sees calls
-    importers = {path.relative_to(SOURCES).as_posix() for path in SOURCES.rglob("*.py")
-                 if re.search(r"^\s*(from|import) rich\b", path.read_text(), re.MULTILINE)}  # fmt: skip
+    importers = {
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if re.search(r"^\s*(from|import) rich\b", path.read_text(), re.MULTILINE)
+    }
     assert importers == {"experiments/progress.py"}
 
 

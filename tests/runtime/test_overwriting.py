@@ -447,9 +447,20 @@ def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
         check_folder(folder / "index.json", OURS, SIGNS, "corpus", True)
 
 
-NAMES = st.sampled_from(["index.json", "notes.txt", "parts/a.npy", "parts/a.txt", "parts/x/sums.bin", "parts/x/y/z",
-                         ".index.json.0123abcd-7-0.writing", ".index.json.writing", "thesis/index.json",
-                         "parts/.a.npy.0123abcd-7-12.writing"])  # fmt: skip
+NAMES = st.sampled_from(
+    [
+        "index.json",
+        "notes.txt",
+        "parts/a.npy",
+        "parts/a.txt",
+        "parts/x/sums.bin",
+        "parts/x/y/z",
+        ".index.json.0123abcd-7-0.writing",
+        ".index.json.writing",
+        "thesis/index.json",
+        "parts/.a.npy.0123abcd-7-12.writing",
+    ]
+)
 
 
 @settings(max_examples=60, deadline=None)

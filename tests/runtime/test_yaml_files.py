@@ -8,7 +8,7 @@ from statewise.runtime.yaml_files import read_yaml
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("trainer: {}\nseed: 1\ntrainer: {steps: 4}\n", "x.yaml:3: not YAML: the key \"trainer\" stands twice"),
+        ("trainer: {}\nseed: 1\ntrainer: {steps: 4}\n", 'x.yaml:3: not YAML: the key "trainer" stands twice'),
         ("trainer: &a {steps: *a}", "x.yaml: keys and lists are nested too deeply, or within themselves"),
         ('about: "\\ud800"', "holds half of a surrogate pair"),
         ('{a: {"x\\udfff": 1}}', "holds half of a surrogate pair"),
@@ -25,7 +25,7 @@ from statewise.runtime.yaml_files import read_yaml
         ("seed: !!int ''", "x.yaml: not YAML: a value is not what its tag says"),
         ("a: " + "[" * 60 + "]" * 60, "x.yaml: keys and lists are nested too deeply"),
     ],
-)  # fmt: skip
+)
 def test_keys_that_stand_twice_and_data_that_hold_themselves_are_refused(text, said):
     with pytest.raises(ValueError, match=re.escape(said)) as raised:
         read_yaml(text, "x.yaml")
@@ -37,8 +37,10 @@ def test_what_yaml_takes_for_something_else_stays_as_it_is_written(text):
     assert read_yaml(f"a: {text}\nb: [{text}]", "x.yaml") == {"a": text, "b": [text]}
 
 
-@pytest.mark.parametrize(("text", "value"), [("true", True), ("10", 10), ("0", 0), ("1_000", 1000), ("0x1F", 31),
-                                             ("-0.5", -0.5), ("null", None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("10", 10), ("0", 0), ("1_000", 1000), ("0x1F", 31), ("-0.5", -0.5), ("null", None)],
+)
 def test_plain_values_are_what_they_say(text, value):
     assert read_yaml(f"a: {text}", "x.yaml") == {"a": value}
 

@@ -29,10 +29,7 @@ CLEAN = traces(domain("ferry:2x1"), 60, 20, 1)
 
 def test_clean_traces_are_learned_exactly():
     report = learn(CLEAN, QUICK).report
-    assert (report["method"], report["chosen"]) == (
-        "exact",
-        "the traces are clean, and schemas explain all of them",
-    )
+    assert (report["method"], report["chosen"]) == ("exact", "the traces are clean, and schemas explain all of them")
 
 
 def test_schemas_need_fewer_traces():

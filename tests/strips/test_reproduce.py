@@ -41,8 +41,12 @@ def test_table_1_has_the_paper_s_cells():
     assert by_domain.pop("simple") == [50, 100, 200, 500]
     assert all(sizes == [50, 100, 200, 500, 1000, 2000] == list(SIZES) for sizes in by_domain.values())
     assert {(cell.domain, cell.max_length) for cell in found} == {
-        ("simple", 10), ("blocksworld:2", 20), ("ferry:2x1", 20), ("blocksworld:3", 30), ("ferry:2x2", 30)
-    }  # fmt: skip
+        ("simple", 10),
+        ("blocksworld:2", 20),
+        ("ferry:2x1", 20),
+        ("blocksworld:3", 30),
+        ("ferry:2x2", 30),
+    }
     assert {(cell.atoms, cell.noise, cell.restarts) for cell in found} == {("true", 0.0, 10)}
 
 
@@ -219,15 +223,20 @@ def test_a_domain_without_larger_instances_is_verified_on_its_own(quick):
 def test_all_experiments_draw_the_same_traces():
     found = {(cell.domain, cell.max_length) for name in ("table1", "lifted", "noise") for cell in cells(name)}
     wide = ("blocksworld:3", "gripper:3")
-    found |= {(cell.domain, cell.max_length)
-              for name in ("larger", "noise") for cell in EXPERIMENTS[name].cells(wide, (50,), 1)}  # fmt: skip
+    found |= {
+        (cell.domain, cell.max_length)
+        for name in ("larger", "noise")
+        for cell in EXPERIMENTS[name].cells(wide, (50,), 1)
+    }
     assert len(found) == len({name for name, _ in found})
     assert {("blocksworld:3", 30), ("gripper:3", 40)} <= found
 
 
 def test_learners_for_comparison_are_cells_on_the_same_traces(quick):
-    few = {method: run_cell(Cell("ferry:3x3", 50, 1, 40, method=method, drawn_only=True))
-           for method in ("exact", "auto", "sift", "locm")}  # fmt: skip
+    few = {
+        method: run_cell(Cell("ferry:3x3", 50, 1, 40, method=method, drawn_only=True))
+        for method in ("exact", "auto", "sift", "locm")
+    }
     for record in few.values():
         assert check(record, RECORD, "the record") is record
         assert record["pooled"]["equivalent"].keys() == {"drawn_traces"}
@@ -300,17 +309,30 @@ def test_every_method_has_its_cells(tmp_path, ran):
 
 
 def record(method, size, draw, outcome, test, **more):
-    return {"cell": f"{method} {size} {draw}", "domain": "ferry:2x1", "size": size, "draw": draw, "noise": 0.0,
-            "noise_of": "labels", "atoms": "true", "seconds": 1.0, "true_atoms": 6, "method": method,
-            "pooled": {"test": test, "atoms": 7, "equivalent": dict.fromkeys(module.NOTIONS, outcome)},
-            **more}  # fmt: skip
+    return {
+        "cell": f"{method} {size} {draw}",
+        "domain": "ferry:2x1",
+        "size": size,
+        "draw": draw,
+        "noise": 0.0,
+        "noise_of": "labels",
+        "atoms": "true",
+        "seconds": 1.0,
+        "true_atoms": 6,
+        "method": method,
+        "pooled": {"test": test, "atoms": 7, "equivalent": dict.fromkeys(module.NOTIONS, outcome)},
+        **more,
+    }
 
 
 def test_the_fewest_traces_hold_for_all_draws_and_all_larger_sizes():
     outcomes = {20: "ed", 50: "ee", 100: "de", 200: "ee", 500: "ee"}
     words = {"e": "equivalent", "d": "different"}
-    records = [record("exact", size, draw, words[letter], 0.9 if size == 200 else 1.0, cpu_seconds=float(draw))
-               for size, letters in outcomes.items() for draw, letter in enumerate(letters, 1)]  # fmt: skip
+    records = [
+        record("exact", size, draw, words[letter], 0.9 if size == 200 else 1.0, cpu_seconds=float(draw))
+        for size, letters in outcomes.items()
+        for draw, letter in enumerate(letters, 1)
+    ]
     records += [record("positive-only", 50, draw, "unknown", 1.0) for draw in (1, 2)]
     text = reproduction_text("table1", records)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
@@ -344,9 +366,12 @@ def test_curves_of_all_methods_share_a_panel(monkeypatch, tmp_path):
     (panel,) = panels
     assert panel.title == "ferry:2x1"
     assert {curve.label: list(curve.y) for curve in panel.curves} == {
-        "neural, pooled": [0.85], "neural, best restart by training": [0.8], "neural, mean of restarts": [0.7],
-        "exact": [pytest.approx(0.95)], "paper, best by training": [0.982],
-    }  # fmt: skip
+        "neural, pooled": [0.85],
+        "neural, best restart by training": [0.8],
+        "neural, mean of restarts": [0.7],
+        "exact": [pytest.approx(0.95)],
+        "paper, best by training": [0.982],
+    }
 
 
 def test_costs_are_curves_by_domain(monkeypatch, tmp_path):
@@ -355,13 +380,17 @@ def test_costs_are_curves_by_domain(monkeypatch, tmp_path):
 
     panels = []
     monkeypatch.setattr(plots, "save_panels", lambda found, path: panels.extend(found))
-    records = [record("exact", size, draw, "unknown", 1.0, cpu_seconds=float(size * draw), memory=memory)
-               for size in (50, 100) for draw, memory in ((1, None), (3, 8.0))]  # fmt: skip
+    records = [
+        record("exact", size, draw, "unknown", 1.0, cpu_seconds=float(size * draw), memory=memory)
+        for size in (50, 100)
+        for draw, memory in ((1, None), (3, 8.0))
+    ]
     records += [{**each, "domain": "blocksworld:2"} for each in records[:1]] + [record("neural", 50, 1, "unknown", 1.0)]
     save_costs(records, tmp_path / "x.png")
     assert [(panel.title, panel.y_title, panel.log_y) for panel in panels] == [
-        ("exact", "CPU seconds", True), ("exact", "MiB", False)
-    ]  # fmt: skip
+        ("exact", "CPU seconds", True),
+        ("exact", "MiB", False),
+    ]
     assert [{curve.label: (curve.x, curve.y) for curve in panel.curves} for panel in panels] == [
         {"ferry:2x1 (6 actions)": ([50, 100], [100, 200]), "blocksworld:2 (8 actions)": ([50], [50])},
         {"ferry:2x1 (6 actions)": ([50, 100], [8, 8])},
@@ -382,10 +411,14 @@ def ran(monkeypatch):
             raise KeyboardInterrupt
         same = dict.fromkeys(module.NOTIONS, "equivalent")
         return {
-            "cell": cell.name, **asdict(cell), "seconds": 0.1, "true_atoms": 3, "mean_test": 1.0,
+            "cell": cell.name,
+            **asdict(cell),
+            "seconds": 0.1,
+            "true_atoms": 3,
+            "mean_test": 1.0,
             "single": {"train": [1.0], "test": [1.0], "best": 0, "best_equivalent": same},
             "pooled": {"test": 1.0, "atoms": 3, "predicates": 3, "equivalent": same},
-        }  # fmt: skip
+        }
 
     monkeypatch.setattr(module, "run_cell", instead)
     return done

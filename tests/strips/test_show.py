@@ -19,7 +19,7 @@ from statewise.strips.write.showing import (
     save_schemas,
     save_theta,
     show,
-)  # fmt: skip
+)
 
 SIMPLE = domain("simple").model
 BLOCKS = domain("blocksworld:3").model
@@ -219,8 +219,16 @@ def has_colour(path, hexadecimal, above=0):
 
 
 def true_theta(model):
-    return np.array([[[bool(atoms >> place & 1) for atoms in (action.pre, action.add | action.delete, action.delete)]
-                      for action in model.actions] for place in range(len(model.atoms))], float)  # fmt: skip
+    return np.array(
+        [
+            [
+                [bool(atoms >> place & 1) for atoms in (action.pre, action.add | action.delete, action.delete)]
+                for action in model.actions
+            ]
+            for place in range(len(model.atoms))
+        ],
+        float,
+    )
 
 
 @pytest.mark.parametrize("model", [SIMPLE, BLOCKS], ids=["simple", "blocksworld:3"])
@@ -264,10 +272,12 @@ def test_complements_are_drawn_and_counted_apart(monkeypatch, tmp_path):
     a, b, _ = true.actions
     learned = ActionModel(
         ("p", "q", "opposite", "copy", "idle"),
-        (Action("a", a.pre | 1 << 3, a.add | 1 << 2, a.delete | 1 << 3), Action("b", b.pre | 1 << 2, b.add | 1 << 3,
-                                                                               b.delete | 1 << 2),
-         Action("c", 1 << 4, 0, 0)),
-    )  # fmt: skip
+        (
+            Action("a", a.pre | 1 << 3, a.add | 1 << 2, a.delete | 1 << 3),
+            Action("b", b.pre | 1 << 2, b.add | 1 << 3, b.delete | 1 << 2),
+            Action("c", 1 << 4, 0, 0),
+        ),
+    )
     figure = drawn(monkeypatch, tmp_path, save_models, learned, true)
     cells = [np.asarray(axes.collections[0].get_array()).reshape(5, 3).astype(int).tolist() for axes in figure.axes[:3]]
     assert [panel[2] for panel in cells] == [[0, 5, 0], [5, 0, 0], [0, 5, 0]]

@@ -70,10 +70,12 @@ def test_real_states_need_less_than_all_traces():
     where = domain("blocksworld:2")
     wrong = next(
         model
-        for atom in range(9) for number in range(8) for which in range(3)
+        for atom in range(9)
+        for number in range(8)
+        for which in range(3)
         if verify(model := flipped(where.model, [(atom, number, which)]), where, real_states=True)
         and not verify(model, where)
-    )  # fmt: skip
+    )
     for notion, undone in (("real states", True), ("drawn traces", False)):
         found = simplify(wrong, reference=where, notion=notion)
         assert real_search(found.model, where, undone=undone)[0] is None
@@ -97,9 +99,13 @@ def test_atoms_get_the_names_that_they_match_or_those_of_their_actions():
     numbered = ActionModel(tuple(f"p{at}" for at in range(len(where.model.atoms))), where.model.actions)
     assert set(simplify(numbered, reference=where).model.atoms) == set(where.model.atoms)
     assert set(simplify(numbered).model.atoms) == {
-        "after-sail l0 l1", "after-sail-2 l0 l1", "after-debark c0 l0", "after-debark c0 l1", "after-board c0",
+        "after-sail l0 l1",
+        "after-sail-2 l0 l1",
+        "after-debark c0 l0",
+        "after-debark c0 l1",
+        "after-board c0",
         "after-debark c0",
-    }  # fmt: skip
+    }
     once = ActionModel.of(["p"], {"load x": (["p"], [], ["p"])})
     assert simplify(once).model.atoms == ("until-load x",)
 

@@ -76,8 +76,11 @@ def walks(spec, split, longest):
     world = domain(spec)
     ends = {((), state) for state in world.initial_states(4)[SPLITS[split]]}
     for _ in range(longest):
-        ends = {((*walk, number), world.model.result(state, number))
-                for walk, state in ends for number in world.model.applicable(state)}  # fmt: skip
+        ends = {
+            ((*walk, number), world.model.result(state, number))
+            for walk, state in ends
+            for number in world.model.applicable(state)
+        }
         yield from {walk for walk, _ in ends}
 
 
@@ -87,8 +90,11 @@ def test_all_that_there_is_can_be_drawn_and_nothing_else(split):
     positives = set(walks("blocksworld:2", split, 4))
     found = drawn("blocksworld:2", split=split, num=len(positives), negatives=0.0, max_length=4)
     assert set(found.rows) == positives
-    negatives = {(*walk, number) for walk in walks("blocksworld:2", split, 3)
-                 for number in set(range(8)) - set(model.possible(model.after(walk)))}  # fmt: skip
+    negatives = {
+        (*walk, number)
+        for walk in walks("blocksworld:2", split, 3)
+        for number in set(range(8)) - set(model.possible(model.after(walk)))
+    }
     found = drawn("blocksworld:2", split=split, num=len(negatives), negatives=1.0, max_length=4)
     assert set(found.rows) == negatives
 
@@ -143,8 +149,11 @@ def test_the_seed_is_all_that_chance_depends_on():
 
 
 def test_a_domain_can_run_out_of_traces():
-    with pytest.raises(ValueError, match=r"simple has not enough unique negative traces of at most 4 actions: 400 were "
-                                         r"requested, \d+ were found"):  # fmt: skip
+    with pytest.raises(
+        ValueError,
+        match=r"simple has not enough unique negative traces of at most 4 actions: 400 were "
+        r"requested, \d+ were found",
+    ):
         traces(domain("simple"), 500, 4, 1)
     with pytest.raises(ValueError, match="not enough unique positive traces"):
         traces(domain("simple"), 200, 4, 1, negatives=0.0)
@@ -284,10 +293,9 @@ def test_domains_have_as_many_real_states_and_steps_as_their_stories(spec, state
 
 def test_simple_is_the_paper_s_figure_1():
     model = domain("simple").model
-    assert {action.name: [model.spelled(x) for x in (action.pre, action.add, action.delete)]
-            for action in model.actions} == {
-        "a": [["p", "r"], ["q"], ["p", "r"]], "b": [["q", "r"], ["p"], ["q", "r"]], "c": [[], ["r"], []]
-    }  # fmt: skip
+    assert {
+        action.name: [model.spelled(x) for x in (action.pre, action.add, action.delete)] for action in model.actions
+    } == {"a": [["p", "r"], ["q"], ["p", "r"]], "b": [["q", "r"], ["p"], ["q", "r"]], "c": [[], ["r"], []]}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

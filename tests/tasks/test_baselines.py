@@ -58,9 +58,10 @@ def slow_longest_match(training, sequence, place, longest):
         if own:
             return own[-1]
         followers = Counter(
-            training[row][0][at] for row, at in asked(training)
+            training[row][0][at]
+            for row, at in asked(training)
             if at >= length and training[row][0][at - length : at] == stretch
-        )  # fmt: skip
+        )
         if followers:
             return first_best(followers)
     return first_best(slow_unigram(training))

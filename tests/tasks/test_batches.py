@@ -173,16 +173,20 @@ def test_orders_by_formula_are_shared_and_resumed(monkeypatch, rows):
 
 
 @given(
-    st.lists(st.integers(1, 25), min_size=1, max_size=20), st.integers(2, 9), st.integers(1, 3), st.integers(1, 4),
+    st.lists(st.integers(1, 25), min_size=1, max_size=20),
+    st.integers(2, 9),
+    st.integers(1, 3),
+    st.integers(1, 4),
     st.integers(0, 2**32),
-)  # fmt: skip
+)
 @settings(max_examples=80, deadline=None)
 def test_consecutive_rows_are_lanes_that_walk_through_the_stream(lengths, context, world, each, seed):
     tokens = np.concatenate([[*range(1, length), 0] for length in lengths])
     opens = np.append(True, tokens[:-1] == 0)
     task, size = CutStream(tokens, context), world * each
-    shares = [Stream(task, seed=seed, batch_size=size, rank=rank, world=world, rows="consecutive")
-              for rank in range(world)]  # fmt: skip
+    shares = [
+        Stream(task, seed=seed, batch_size=size, rank=rank, world=world, rows="consecutive") for rank in range(world)
+    ]
     rows = len(task.windows)
     read, before = np.zeros(rows, np.int64), None
     for step in range(2 * rows + 1):

@@ -16,8 +16,10 @@ from statewise.tasks.base import World
 @pytest.fixture
 def data_file(tmp_path):
     rng = np.random.default_rng(0)
-    lines = [f"{' '.join(rng.choice(list('abcdef'), rng.integers(1, 5)))}\t{' '.join(rng.choice(list('xyz'), 3))}"
-             for _ in range(200)]  # fmt: skip
+    lines = [
+        f"{' '.join(rng.choice(list('abcdef'), rng.integers(1, 5)))}\t{' '.join(rng.choice(list('xyz'), 3))}"
+        for _ in range(200)
+    ]
     path = tmp_path / "data.txt"
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -143,14 +143,30 @@ def test_generalised_processes_follow_their_matrices():
 @pytest.mark.parametrize(
     ("text", "word", "expected"),
     [
-        ("mess3", [0, 0, 1, 2], [[0.85, 0.075, 0.075], [0.974673, 0.012664, 0.012664], [0.539637, 0.423036, 0.037327],
-                                 [0.275785, 0.222053, 0.502162]]),
-        ("rrxor", [0, 1, 1, 0, 0], [[1 / 3, 1 / 3, 0, 1 / 6, 1 / 6], [1 / 3, 0, 1 / 3, 1 / 3, 0],
-                                    [0.5, 0, 0.25, 0, 0.25],
-                                    [0.4, 0.4, 0, 0.2, 0], [0, 0.5, 0, 0, 0.5]]),
+        (
+            "mess3",
+            [0, 0, 1, 2],
+            [
+                [0.85, 0.075, 0.075],
+                [0.974673, 0.012664, 0.012664],
+                [0.539637, 0.423036, 0.037327],
+                [0.275785, 0.222053, 0.502162],
+            ],
+        ),
+        (
+            "rrxor",
+            [0, 1, 1, 0, 0],
+            [
+                [1 / 3, 1 / 3, 0, 1 / 6, 1 / 6],
+                [1 / 3, 0, 1 / 3, 1 / 3, 0],
+                [0.5, 0, 0.25, 0, 0.25],
+                [0.4, 0.4, 0, 0.2, 0],
+                [0, 0.5, 0, 0, 0.5],
+            ],
+        ),
         ("bloch-walk(1, 3)", [0, 2, 1], [[0, 0.6], [0.6, -0.48], [-0.372671, -0.838509]]),
     ],
-)  # fmt: skip
+)
 def test_beliefs_after_the_sheets_words(text, word, expected):
     found = task(text, length=len(word)).beliefs(sequences([word]))[0]
     np.testing.assert_allclose(found, expected, atol=5e-7)
@@ -275,9 +291,15 @@ def test_rrxor_has_more_beliefs_than_predictions():
 
 @pytest.mark.parametrize(
     ("text", "bos", "floor"),
-    [("mess3", False, 0.80352), ("mess3(0.15, 0.6)", False, 1.08920), ("rrxor", False, 0.58650),
-     ("mess3", True, 0.83303), ("mess3(0.15, 0.6)", True, 1.09014), ("rrxor", True, 0.59717)],
-)  # fmt: skip
+    [
+        ("mess3", False, 0.80352),
+        ("mess3(0.15, 0.6)", False, 1.08920),
+        ("rrxor", False, 0.58650),
+        ("mess3", True, 0.83303),
+        ("mess3(0.15, 0.6)", True, 1.09014),
+        ("rrxor", True, 0.59717),
+    ],
+)
 def test_floor_of_a_row_of_ten(text, bos, floor):
     made = task(text, bos=bos, held_out_sequences=10)
     nats = np.zeros((10, 10 + bos))
@@ -360,10 +382,14 @@ def test_all_words_of_mess3_of_length_ten_are_listed():
 
 @pytest.mark.parametrize(
     ("text", "fields"),
-    [*SMALL, ("bloch-walk(1, 3)", {}), ("post-quantum", {}),
-     ("golden-mean * (bloch-walk | bloch-walk(1, 2))", {"noise": 0.1})],
+    [
+        *SMALL,
+        ("bloch-walk(1, 3)", {}),
+        ("post-quantum", {}),
+        ("golden-mean * (bloch-walk | bloch-walk(1, 2))", {"noise": 0.1}),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_words_are_drawn_with_their_probabilities(text, fields):
     T, start, right = plain(text, **fields)
     n, length = 40_000, 3
@@ -537,7 +563,7 @@ def say(tmp_path, *words, capsys):
         ("x" * 3000, "3,000 characters"),
         ("rrxor --task.length=1000000000", "task.length must be at least 2 and at most 100,000"),
     ],
-)  # fmt: skip
+)
 def test_a_process_that_is_not_understood_is_refused(text, message, tmp_path, capsys):
     text, *more = text.split(" --")
     assert message in say(tmp_path, f"--task.process={text}", *(f"--{word}" for word in more), capsys=capsys)
@@ -546,14 +572,20 @@ def test_a_process_that_is_not_understood_is_refused(text, message, tmp_path, ca
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"matrices": [[[0.5, 0.2], [0.5, 0.5]], [[0.2, 0.0], [0.0, 0.0]]]},
-         "row 0 of the matrices sums to 0.9 over all tokens, 0.1 too little"),
+        (
+            {"matrices": [[[0.5, 0.2], [0.5, 0.5]], [[0.2, 0.0], [0.0, 0.0]]]},
+            "row 0 of the matrices sums to 0.9 over all tokens, 0.1 too little",
+        ),
         ({"matrices": [[[1.5, 0], [0, 1]], [[-0.5, 0], [0, 0]]]}, "token 1, row 0, column 0 is -0.5"),
-        ({"matrices": [[[0.5, 0, 0], [0.5, 0, 0], [0.5, 0, 0]], [[0, 0.5, 0], [0.5, 0, 0], [0, 0.5, 0]]]},
-         "state 2 is never reached from the start"),
+        (
+            {"matrices": [[[0.5, 0, 0], [0.5, 0, 0], [0.5, 0, 0]], [[0, 0.5, 0], [0.5, 0, 0], [0, 0.5, 0]]]},
+            "state 2 is never reached from the start",
+        ),
         ({"matrices": [[[0.5, 0], [0, 0.5]], [[0.5, 0], [0, 0.5]]]}, "never reach each other"),
-        ({"matrices": [[[0.5, 0], [0, 0.5]], [[0.5, 0], [0, 0.5]]], "start": [0.9, 0.2]},
-         "2 probabilities that sum to 1"),
+        (
+            {"matrices": [[[0.5, 0], [0, 0.5]], [[0.5, 0], [0, 0.5]]], "start": [0.9, 0.2]},
+            "2 probabilities that sum to 1",
+        ),
         ({"matrices": [[[1, 0], [0]]]}, "square"),
         ({"matrices": [[[1, 0]], [[1, 0]]]}, "square"),
         ({"matrices": []}, "square"),
@@ -570,7 +602,7 @@ def test_a_process_that_is_not_understood_is_refused(text, message, tmp_path, ca
         ({"matrices": [[["a"]]]}, "matrices[0][0][0] must be a finite number"),
         ([1], "must be an object with keys"),
     ],
-)  # fmt: skip
+)
 def test_matrices_that_are_no_process_are_refused(content, message, tmp_path, capsys):
     path = tmp_path / "own.json"
     path.write_text(json.dumps(content))
@@ -743,9 +775,11 @@ def test_no_training_batch_is_the_held_out_set(seed):
 def test_arrays_that_a_run_could_not_read_again_are_refused(tmp_path, capsys):
     """They were trained on, and the run was of no use afterwards."""
     halves = np.full((2, 2, 2), 0.25)
-    for more, message in (({"right": np.full(2, 1e308)}, "right[0] must be a finite number"),
-                          ({"right": np.ones(2), "start": np.full(2, 1e260)}, "start[0] must be a finite number"),
-                          ({"tokens": np.array([b"\xff", b"a"])}, "tokens must be text")):  # fmt: skip
+    for more, message in (
+        ({"right": np.full(2, 1e308)}, "right[0] must be a finite number"),
+        ({"right": np.ones(2), "start": np.full(2, 1e260)}, "start[0] must be a finite number"),
+        ({"tokens": np.array([b"\xff", b"a"])}, "tokens must be text"),
+    ):
         np.savez(tmp_path / "own.npz", matrices=halves, **more)
         said = say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
         assert message in said

@@ -18,8 +18,13 @@ from statewise.tasks.path_star import PathStar, PathStarConfig
 def configs(draw):
     degree, length = draw(st.integers(1, 6)), draw(st.integers(2, 8))
     nodes = 1 + degree * (length - 1) + draw(st.integers(0, 20))
-    return PathStarConfig(degree=degree, length=length, nodes=nodes, held_out_graphs=20,
-                          encoding=draw(st.sampled_from(["plain", "reverse"])))  # fmt: skip
+    return PathStarConfig(
+        degree=degree,
+        length=length,
+        nodes=nodes,
+        held_out_graphs=20,
+        encoding=draw(st.sampled_from(["plain", "reverse"])),
+    )
 
 
 @given(configs(), st.integers(0, 2**32))
@@ -149,8 +154,13 @@ def test_files_in_place_of_drawn_graphs_stay_apart(tmp_path):
     rest = {*drawn.lines(drawn.sample(np.random.default_rng(1), 3000)), *drawn.lines(drawn.held_out())}
     assert {*task.lines(task.sample(np.random.default_rng(1), 3000))} == rest - {line, *others[:5]}
     (tmp_path / "training.txt").write_text("0,1|0,2/0,1=0,1\n" + line + "\n")
-    both = PathStarConfig(degree=2, length=2, nodes=4, training_file=str(tmp_path / "training.txt"),
-                          held_out_file=str(tmp_path / "held_out.txt"))  # fmt: skip
+    both = PathStarConfig(
+        degree=2,
+        length=2,
+        nodes=4,
+        training_file=str(tmp_path / "training.txt"),
+        held_out_file=str(tmp_path / "held_out.txt"),
+    )
     with pytest.raises(ValueError, match="contains held-out graphs"):
         PathStar(both).training()
     with pytest.raises(ValueError, match="training_graphs is of drawn graphs, and training_file gives its own"):

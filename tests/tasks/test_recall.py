@@ -72,8 +72,10 @@ def test_recall_is_counted_by_distance():
     found = made.score_positions(examples, chosen)
     assert found == {
         "recall": pytest.approx(1 - (len(second) - 1) / 50),
-        "recall_distance_1": 1.0, "recall_distance_2": pytest.approx(1 / len(second)), "recall_distance_3": 1.0,
-    }  # fmt: skip
+        "recall_distance_1": 1.0,
+        "recall_distance_2": pytest.approx(1 / len(second)),
+        "recall_distance_3": 1.0,
+    }
     assert made.chance["recall_distance_3"] == 0.2
     half = [Completion(examples.answer(row)[:10], 0.0) for row in range(50)]  # up to what is asked at distance 2
     assert made.score(examples, half) == {"recall": pytest.approx((made._distances(examples.tokens) < 2).mean())}

@@ -27,10 +27,7 @@ def runs_from(model, state, actions):
 def test_walks_run_from_the_initial_states_of_their_split(name):
     task, known = make(domain=name, max_length=12), domain(name)
     begins = known.initial_states(4)
-    for examples, states in (
-        (task.sample(np.random.default_rng(0), 60), begins[:2]),
-        (task.held_out(), begins[2:]),
-    ):
+    for examples, states in ((task.sample(np.random.default_rng(0), 60), begins[:2]), (task.held_out(), begins[2:])):
         for row in examples.tokens.tolist():
             assert any(runs_from(known.model, state, row) for state in states)
             assert known.model.first_rejected(row) is None

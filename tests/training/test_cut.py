@@ -12,8 +12,17 @@ from doubles import SMALL_RUN
 from statewise.cli import main
 from statewise.run import Run
 
-WORDS = ["train", "path-star-small", *SMALL_RUN, "--backbone.width=8", "--task.held_out_graphs=4", "--trainer.steps=2",
-         "--trainer.checkpoint_every=1", "--trainer.evaluate_every=1", "--trainer.warmup_steps=0"]  # fmt: skip
+WORDS = [
+    "train",
+    "path-star-small",
+    *SMALL_RUN,
+    "--backbone.width=8",
+    "--task.held_out_graphs=4",
+    "--trainer.steps=2",
+    "--trainer.checkpoint_every=1",
+    "--trainer.evaluate_every=1",
+    "--trainer.warmup_steps=0",
+]
 
 RECORD = '''
 """Trains, and copies the folder before each operation on the disk and at the end: `BASE/N/run` for each N."""
@@ -68,8 +77,14 @@ def test_every_beginning_of_a_run_has_a_way_on(tmp_path, capsys, source, how):
     for number in range(operations + 1):
         folder = tmp_path / str(number) / "run"
         run = Run(folder)
-        state = (run.exists(), (folder / ".creating").exists(), (folder.parent / ".replaced-run").exists(),
-                 len(run.checkpoints()), len(run.metrics()) > 0, run.report("evaluation") is not None)  # fmt: skip
+        state = (
+            run.exists(),
+            (folder / ".creating").exists(),
+            (folder.parent / ".replaced-run").exists(),
+            len(run.checkpoints()),
+            len(run.metrics()) > 0,
+            run.report("evaluation") is not None,
+        )
         if state in seen:  # the command line is asked once for each kind of state, the run directory for all
             if run.exists():
                 assert Run.open(folder).recipe() == Run(source).recipe()

@@ -156,9 +156,24 @@ sys.exit(main(["train", *sys.argv[1:]]))
     [("adamw", 30, 1e-5), pytest.param("muon", 12, 2e-3, marks=pytest.mark.slow)],
 )
 def test_two_processes_have_the_losses_of_one(tmp_path, optimizer, steps, slack):
-    flags = ["path-star-small", *FLAGS, "--trainer.steps", str(steps), "--trainer.log_every", "1",
-             "--objective", "next_latent", "--trainer.optimizer", optimizer,
-             "--trainer.precision", "fp32", "--trainer.evaluate_every", "15", "--trainer.accumulate", "2"]  # fmt: skip
+    flags = [
+        "path-star-small",
+        *FLAGS,
+        "--trainer.steps",
+        str(steps),
+        "--trainer.log_every",
+        "1",
+        "--objective",
+        "next_latent",
+        "--trainer.optimizer",
+        optimizer,
+        "--trainer.precision",
+        "fp32",
+        "--trainer.evaluate_every",
+        "15",
+        "--trainer.accumulate",
+        "2",
+    ]
     assert main(["train", *flags, "--out", str(tmp_path / "one")]) == 0
     script = tmp_path / "two.py"
     script.write_text(LEFT)
@@ -224,8 +239,11 @@ def test_two_processes_stop_together_and_resume(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command("path-star-small", *FLAGS, "--trainer.devices", "2", "--out", str(folder)),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
     wait_for(lambda: (folder / "metrics.jsonl").exists() and Run(folder).metrics(), process)
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=60)[0]

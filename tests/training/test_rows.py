@@ -60,8 +60,11 @@ def final(folder):
     """All tensors of the last checkpoint, by name."""
     found = Run(folder).find_checkpoint("last")
     state = checkpoints.load_training(found)
-    moments = {f"{number}/{name}": read(tensor) for number, each in state["optimizer"]["state"].items()
-               for name, tensor in each.items()}  # fmt: skip
+    moments = {
+        f"{number}/{name}": read(tensor)
+        for number, each in state["optimizer"]["state"].items()
+        for name, tensor in each.items()
+    }
     return {**load_file(found.weights), **moments, **state["lanes"]["backbone"]}
 
 
@@ -88,8 +91,10 @@ def test_the_state_makes_a_difference(tmp_path, recipe):
     """Else nothing here could fail. Begun alike, the losses part as soon as a row follows another."""
     train(recipe(), tmp_path / "across")
     train(recipe("--backbone.across_rows=false"), tmp_path / "alone")
-    across, alone = ([record["loss"] for record in numbers(tmp_path / name) if record["kind"] == "train"]
-                     for name in ("across", "alone"))  # fmt: skip
+    across, alone = (
+        [record["loss"] for record in numbers(tmp_path / name) if record["kind"] == "train"]
+        for name in ("across", "alone")
+    )
     assert across[0] == alone[0]
     assert across[2:] != alone[2:]
     assert "lanes" not in checkpoints.load_training(Run(tmp_path / "alone").find_checkpoint("last"))

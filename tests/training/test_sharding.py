@@ -23,10 +23,18 @@ from statewise.training.checkpoint import join_weights, load_training
 from statewise.training.sharding import read
 
 FLAGS = [
-    "--backbone.width=16", "--backbone.layers=2", "--trainer.batch_size=8",
-    "--trainer.log_every=1", "--trainer.evaluate_every=2", "--trainer.evaluate_num=8", "--trainer.checkpoint_every=100",
-    "--trainer.precision=fp32", "--trainer.steps=3", "--trainer.warmup_steps=1", "--trainer.threads=1",
-]  # fmt: skip
+    "--backbone.width=16",
+    "--backbone.layers=2",
+    "--trainer.batch_size=8",
+    "--trainer.log_every=1",
+    "--trainer.evaluate_every=2",
+    "--trainer.evaluate_num=8",
+    "--trainer.checkpoint_every=100",
+    "--trainer.precision=fp32",
+    "--trainer.steps=3",
+    "--trainer.warmup_steps=1",
+    "--trainer.threads=1",
+]
 GPT = ["--backbone.heads=2"]
 TWO = ["--trainer.devices=2", "--trainer.shard=full"]
 
@@ -103,7 +111,7 @@ def assert_close(folder, other, slack=1e-5):
         optimizer = load_training(found)["optimizer"]
         moments = {
             f"{name} {key}": read(value) for name, kept in optimizer["state"].items() for key, value in kept.items()
-        }  # fmt: skip
+        }
         states.append((load_file(found.weights), moments))
         assert {name for group in optimizer["param_groups"] for name in group["params"]} == set(optimizer["state"])
     # AdamW divides gradients by their size, so that the rounding of tiny ones is seen in the weights.
@@ -172,8 +180,15 @@ def test_processes_whose_rows_differ_in_chunks_wait_for_each_other(tmp_path):
     reads four, or both one, which has no use for an update."""
     rows = tmp_path / "rows.txt"
     rows.write_text("".join(" ".join("abcdef"[i % 6] for i in range(n)) + "\n" for n in (3, 20, 4, 5, 3, 13, 4, 9) * 3))
-    flags = ["sequences-small", f"--task.path={rows}", "--backbone=belief_slots", *GPT, "--backbone.chunk=6",
-             "--trainer.batch_size=4", "--trainer.accumulate=2"]  # fmt: skip
+    flags = [
+        "sequences-small",
+        f"--task.path={rows}",
+        "--backbone=belief_slots",
+        *GPT,
+        "--backbone.chunk=6",
+        "--trainer.batch_size=4",
+        "--trainer.accumulate=2",
+    ]
     whole, divided, sharded = (str(tmp_path / name) for name in ("whole", "divided", "sharded"))
     train(recipe(*flags), whole)
     on_two_processes(("train", divided, [*flags, TWO[0]], None), ("train", sharded, [*flags, *TWO], None))
@@ -243,8 +258,13 @@ def test_two_machines_that_each_hold_the_whole_are_the_same(tmp_path):
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
     orders = json.dumps([("train", str(four), [*flags, "--trainer.shard=node"], None)])
-    common = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "4",
-              "LOCAL_WORLD_SIZE": "2"}  # fmt: skip
+    common = {
+        "TORCHELASTIC_RUN_ID": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     started = []
     for rank in range(4):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "GROUP_RANK": str(rank // 2)}

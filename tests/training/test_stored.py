@@ -173,8 +173,13 @@ def test_joining_may_be_killed_at_any_moment(run, killed, monkeypatch):
     load_weights(run.find_checkpoint(), module)
     assert module.is_loaded()
     names = {path.name for path in made.folder.iterdir()}
-    assert names == {"weights.safetensors", "moments-00001-of-00002.safetensors", "moments-00002-of-00002.safetensors",
-                     "training.pt", "manifest.json"}  # fmt: skip
+    assert names == {
+        "weights.safetensors",
+        "moments-00001-of-00002.safetensors",
+        "moments-00002-of-00002.safetensors",
+        "training.pt",
+        "manifest.json",
+    }
     again = run.end_checkpoint(5, write_checkpoint(run, 5, processes=3)[1])
     assert len(again.parts("weights")) == 3
 
@@ -182,8 +187,10 @@ def test_joining_may_be_killed_at_any_moment(run, killed, monkeypatch):
 def test_a_manifest_that_names_other_files_is_damaged(run):
     _, sums = write_checkpoint(run, 5)
     made = run.end_checkpoint(5, sums)
-    for wrong, what in (({**sums, "../../config.json": "0"}, "no file of a checkpoint"),
-                        ({"training.pt": sums["training.pt"]}, "names no weights")):  # fmt: skip
+    for wrong, what in (
+        ({**sums, "../../config.json": "0"}, "no file of a checkpoint"),
+        ({"training.pt": sums["training.pt"]}, "names no weights"),
+    ):
         (made.folder / "manifest.json").write_text(json.dumps(wrong))
         with pytest.raises(DamagedCheckpoint, match=what):
             run.find_checkpoint()

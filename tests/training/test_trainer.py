@@ -141,8 +141,10 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, uncut, step, flags
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
     resume(tmp_path / "cut")
     assert_same(weights(tmp_path / "cut"), weights(whole))
-    states = [torch.load(folder / "checkpoints/step-00000020/training.pt", weights_only=True)["optimizer"]
-              for folder in (tmp_path / "cut", whole)]  # fmt: skip
+    states = [
+        torch.load(folder / "checkpoints/step-00000020/training.pt", weights_only=True)["optimizer"]
+        for folder in (tmp_path / "cut", whole)
+    ]
     for moments, others in zip(states[0]["state"].values(), states[1]["state"].values()):
         assert_same(moments, others)
     assert numbers(tmp_path / "cut") == numbers(whole)
@@ -150,15 +152,19 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, uncut, step, flags
 
 
 @given(
-    st.fixed_dictionaries({
-        "log_every": st.integers(1, 9), "evaluate_every": st.integers(0, 9), "checkpoint_every": st.integers(1, 9),
-        "keep": st.sampled_from(["null", "3", "0,2,7", "every:4", "0,log:5"]),
-        "schedule": st.sampled_from(["linear", "cosine"]),
-        "accumulate": st.sampled_from([1, 2]),
-    }),
+    st.fixed_dictionaries(
+        {
+            "log_every": st.integers(1, 9),
+            "evaluate_every": st.integers(0, 9),
+            "checkpoint_every": st.integers(1, 9),
+            "keep": st.sampled_from(["null", "3", "0,2,7", "every:4", "0,log:5"]),
+            "schedule": st.sampled_from(["linear", "cosine"]),
+            "accumulate": st.sampled_from([1, 2]),
+        }
+    ),
     st.lists(st.integers(1, 12), min_size=1, max_size=3),
     st.sampled_from([(), ("--task.training_graphs=37",)]),
-)  # fmt: skip
+)
 @settings(max_examples=12, deadline=None)
 def test_whatever_the_rhythm_and_the_cuts_the_run_is_the_same(tmp_path_factory, fields, cuts, flags):
     folder = tmp_path_factory.mktemp("runs")
@@ -450,8 +456,12 @@ def test_backbones_are_told_the_share_of_training_before_every_step_and_after_re
 
 def test_every_backbone_of_an_objective_is_told(phased):
     objective = OBJECTIVES["belief_state"]
-    both = objective(objective.Config(), lambda extra_tokens=0, embedding_of=None, **fields: PhasedGPT(
-        GPTConfig(16, 2, 1, **fields), vocabulary=9 + extra_tokens, context=8, embedding_of=embedding_of))  # fmt: skip
+    both = objective(
+        objective.Config(),
+        lambda extra_tokens=0, embedding_of=None, **fields: PhasedGPT(
+            GPTConfig(16, 2, 1, **fields), vocabulary=9 + extra_tokens, context=8, embedding_of=embedding_of
+        ),
+    )
     both.set_progress(0.25)
     assert phased == [0.25, 0.25]
 
@@ -461,8 +471,11 @@ def test_a_budget_of_tokens_is_trained_in_whole_steps(tmp_path):
     context = new_model(tiny()).task.context
     recipe = tiny()
     budget = dataclasses.replace(recipe.trainer, tokens=str(12 * 8 * context - 1), warmup_tokens=2 * 8 * context)
-    outcome = train(dataclasses.replace(recipe, trainer=budget), tmp_path / "tokens", listener=Listener(
-        begin=lambda run, recipe, step: shown.append(total_steps(run, recipe.as_dict()))))  # fmt: skip
+    outcome = train(
+        dataclasses.replace(recipe, trainer=budget),
+        tmp_path / "tokens",
+        listener=Listener(begin=lambda run, recipe, step: shown.append(total_steps(run, recipe.as_dict()))),
+    )
     train(tiny("--trainer.steps=12"), tmp_path / "steps")
     assert outcome.step == 12
     assert shown == [12]
@@ -564,8 +577,11 @@ def test_resuming_from_an_older_checkpoint_forgets_a_best_that_is_gone(tmp_path)
     module.Model.evaluate = scripted
     try:
         with pytest.raises(Stop):
-            train(tiny("--trainer.steps=40", "--trainer.evaluate_every=5", "--trainer.keep=every:10"), tmp_path / "run",
-                  listener=stop_at(24))  # fmt: skip
+            train(
+                tiny("--trainer.steps=40", "--trainer.evaluate_every=5", "--trainer.keep=every:10"),
+                tmp_path / "run",
+                listener=stop_at(24),
+            )
         run = Run(tmp_path / "run")
         assert run.best_step() == 15
         assert [found.step for found in run.checkpoints()] == [10, 15, 20]
@@ -616,8 +632,10 @@ def test_progress_is_shown_or_told_not_both(tmp_path):
 
 
 def test_a_task_that_nothing_solves_goes_on_to_its_last_step_and_says_so(tmp_path):
-    recipe = read_recipe(recipe_text("hmm-mess3"), ["--trainer.steps=2", "--trainer.stop_when_solved=true",
-                                                    "--task.held_out_sequences=8"])  # fmt: skip
+    recipe = read_recipe(
+        recipe_text("hmm-mess3"),
+        ["--trainer.steps=2", "--trainer.stop_when_solved=true", "--task.held_out_sequences=8"],
+    )
     notes = []
 
     assert train(recipe, tmp_path / "run", listener=Listener(note=notes.append)).reason == "steps"

@@ -75,9 +75,12 @@ class Fetch(Analysis):
         chosen = found[subject.snapshot.step]
         layer, head = np.unravel_index(chosen.weights.argmax(), chosen.weights.shape)
         metrics = {
-            "fetch": float(chosen.weights.max()), "fetch_layer": int(layer), "fetch_head": int(head),
-            "fetch_uniform": chosen.uniform, "loss": chosen.loss,
-        }  # fmt: skip
+            "fetch": float(chosen.weights.max()),
+            "fetch_layer": int(layer),
+            "fetch_head": int(head),
+            "fetch_uniform": chosen.uniform,
+            "loss": chosen.loss,
+        }
         steps = sorted(step for step in found if step is not None)
         in_order = [found[step] for step in steps] or [chosen]
         x = [float(step) for step in steps] or [0.0]

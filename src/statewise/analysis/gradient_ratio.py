@@ -80,8 +80,11 @@ class GradientRatio(Analysis):
                     ratios.append(norms / norms[:1])
         all_ratios = np.stack(ratios)  # [examples, offsets, streams]
         defined = np.isfinite(all_ratios).all(axis=(0, 1))
-        notes = [f"{name}: the loss at its own position does not depend on it, so the ratio is undefined"
-                 for name, known in zip(predictor.streams, defined) if not known]  # fmt: skip
+        notes = [
+            f"{name}: the loss at its own position does not depend on it, so the ratio is undefined"
+            for name, known in zip(predictor.streams, defined)
+            if not known
+        ]
         mean, median = all_ratios.mean(0), np.median(all_ratios, axis=0)
         metrics: dict[str, float] = {"documents": len(chosen), "examples": len(ratios)}
         panels = []

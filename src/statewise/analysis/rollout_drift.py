@@ -66,8 +66,10 @@ class RolloutDrift(Analysis):
         reached = [step for step in range(1, self.config.steps + 1) if counts[step]]
         if not reached:
             raise ValueError("the held-out sequences have one token each: dynamics need at least two")
-        means = {name: {step: found[step] / counts[step] for step in range(len(counts)) if counts[step]}
-                 for name, found in sums.items()}  # fmt: skip
+        means = {
+            name: {step: found[step] / counts[step] for step in range(len(counts)) if counts[step]}
+            for name, found in sums.items()
+        }
         metrics = {f"step_{step}_{name}": means[name][step] for name in NAMES for step in reached}
         metrics["state_norm"] = means["norm"][0]
         x = [float(step) for step in reached]
@@ -79,14 +81,21 @@ class RolloutDrift(Analysis):
         panels = [
             Panel("steps of the dynamics", "smooth L1 per element", [curve("latent", "rolled-out states")]),
             Panel("steps of the dynamics", "KL (nats)", [curve("kl", "rolled-out states")]),
-            Panel("steps of the dynamics", "norm of the state", [
-                Curve("rolled-out states", norm, [means["norm"][int(step)] for step in norm]),
-                Curve("the backbone's", norm, [means["norm"][0]] * len(norm), "control"),
-            ]),
-            Panel("steps of the dynamics", "drafted tokens accepted", [
-                curve("greedy", "greedy"), curve("sampled", "temperature 1"),
-            ], shares=True),
-        ]  # fmt: skip
+            Panel(
+                "steps of the dynamics",
+                "norm of the state",
+                [
+                    Curve("rolled-out states", norm, [means["norm"][int(step)] for step in norm]),
+                    Curve("the backbone's", norm, [means["norm"][0]] * len(norm), "control"),
+                ],
+            ),
+            Panel(
+                "steps of the dynamics",
+                "drafted tokens accepted",
+                [curve("greedy", "greedy"), curve("sampled", "temperature 1")],
+                shares=True,
+            ),
+        ]
         far = reached[-1]
         verdict = (
             "Greedy decoding would accept the token drafted from the dynamics' state after 1 step at "
@@ -105,9 +114,13 @@ NAMES = ("latent", "kl", "norm", "greedy", "sampled")
 
 @torch.no_grad()
 def _add(
-    predictor: Predictor, dynamics: StateDynamics, batch: Batch, steps: int, sums: dict[str, list[float]],
+    predictor: Predictor,
+    dynamics: StateDynamics,
+    batch: Batch,
+    steps: int,
+    sums: dict[str, list[float]],
     counts: list[int],
-) -> None:  # fmt: skip
+) -> None:
     """Adds what is found in a batch to `sums`, by name and step, and the number of positions to `counts`."""
     states, predicted = predictor.states(batch).state, predictor.logits(batch).log_softmax(-1)
     batch = batch.to(states.device)

@@ -82,10 +82,12 @@ class SlotTrace(Analysis):
         panels = [
             Panel("chunk", "norm of the slot", [_curve(slot, x, length) for slot in range(S)]),
             Panel("chunk", "change, relative to the larger norm", [_curve(slot, moved, change) for slot in range(S)]),
-            Panel("chunk", "loss (nats per token)", [
-                Curve("carried", where, loss.tolist()), Curve("fresh", where, fresh_loss.tolist(), "control"),
-            ]),
-        ]  # fmt: skip
+            Panel(
+                "chunk",
+                "loss (nats per token)",
+                [Curve("carried", where, loss.tolist()), Curve("fresh", where, fresh_loss.tolist(), "control")],
+            ),
+        ]
         metrics = {"gain": float(fresh_mean - carried), "loss": float(carried), "fresh_loss": float(fresh_mean)}
         details = {"length": _listed(length), "change": _listed(change), "tokens": count.tolist()}
         verdict = (

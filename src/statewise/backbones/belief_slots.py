@@ -122,9 +122,14 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         )
         self.initial = nn.Parameter(torch.randn(config.slots, config.width) * 0.02)
         self.update = SlotUpdate(
-            config.width, config.slots, kind=config.update, pooling=config.pooling, rate=config.rate,
-            learned_rate=config.learned_rate, init=config.init,
-        )  # fmt: skip
+            config.width,
+            config.slots,
+            kind=config.update,
+            pooling=config.pooling,
+            rate=config.rate,
+            learned_rate=config.learned_rate,
+            init=config.init,
+        )
         self.protocol: StateProtocol = "carried"
         self.warmup = 0
         self.lanes: Lanes | None = None
@@ -255,9 +260,12 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         assert held.owner is not None
         missing = self.chunk - hidden.shape[1]
         self.lanes.write(
-            lane, state=held.state, owner=held.owner, hidden=F.pad(hidden, (0, 0, 0, missing)),
+            lane,
+            state=held.state,
+            owner=held.owner,
+            hidden=F.pad(hidden, (0, 0, 0, missing)),
             documents=F.pad(documents, (0, missing)),
-        )  # fmt: skip
+        )
 
     def _read(self, tokens: Tensor, cache: SlotCache, warmup: int) -> Iterator[tuple[Tensor, Tensor]]:
         """As `_walk`, for any number of tokens after those in the cache; chunks that start here get `warmup` passes
@@ -376,9 +384,11 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         # Not `initial.new_zeros`, whose tensors are sharded if `initial` is.
         new = partial(torch.zeros, dtype=self.initial.dtype, device=self.initial.device)
         self.lanes = Lanes(
-            state=new(lanes, *self.initial.shape), owner=new(lanes, dtype=torch.int64),
-            hidden=new(lanes, self.chunk, self.width), documents=new(lanes, self.chunk, dtype=torch.int64),
-        )  # fmt: skip
+            state=new(lanes, *self.initial.shape),
+            owner=new(lanes, dtype=torch.int64),
+            hidden=new(lanes, self.chunk, self.width),
+            documents=new(lanes, self.chunk, dtype=torch.int64),
+        )
 
     def advance_lanes(self) -> None:
         """See `AcrossRows.advance_lanes`."""

@@ -243,9 +243,11 @@ def read_prompt(backbone: Backbone, tokens: Tensor, cache: Cache, counts: np.nda
 
 
 def read_in_parts(
-    extend: Callable[[Tensor, np.ndarray | None], Hidden], tokens: Tensor, counts: np.ndarray | None = None,
+    extend: Callable[[Tensor, np.ndarray | None], Hidden],
+    tokens: Tensor,
+    counts: np.ndarray | None = None,
     streams: int = 1,
-) -> Hidden:  # fmt: skip
+) -> Hidden:
     """`read_prompt` by `extend`, which reads further tokens (B, n), the first `counts[b]` of row b or all, as
     `Backbone.extend` does."""
     found: Hidden | None = None

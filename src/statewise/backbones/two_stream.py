@@ -191,10 +191,13 @@ class StreamAttention(nn.Module):
             (query,), (key, value) = (
                 split_heads(
                     F.linear(what, weight[part], None if bias is None else bias[part]),
-                    count, self.heads, turned=1, rotation=context.rotation,
+                    count,
+                    self.heads,
+                    turned=1,
+                    rotation=context.rotation,
                 )
                 for what, part, count in zip(given, parts, (1, 2))
-            )  # fmt: skip
+            )
         kept = streams if context.whole else read
         return query, {stream: (key[:, :, kept.index(stream)], value[:, :, kept.index(stream)]) for stream in read}
 

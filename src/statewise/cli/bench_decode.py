@@ -78,25 +78,43 @@ def run(words: list[str]) -> int:
         recipes["standard"] = {**recipe, "backbone": {**recipe["backbone"], **dataclasses.asdict(standard)}}
     measured = {
         name: [
-            in_own_process(one, opened.task_files(), batch, prefill, decode, options.device,
-                           environment["precision"], environment["threads"])
+            in_own_process(
+                one,
+                opened.task_files(),
+                batch,
+                prefill,
+                decode,
+                options.device,
+                environment["precision"],
+                environment["threads"],
+            )
             for _ in range(options.rounds)
         ]
         for name, one in recipes.items()
-    }  # fmt: skip
+    }
     one_of_all = next(iter(measured.values()))[0]
     device = one_of_all.device
     fields = [field.name for field in dataclasses.fields(one_of_all) if field.name != "device"]
-    medians = {name: {field: _median([getattr(one, field) for one in many]) for field in fields}
-               for name, many in measured.items()}  # fmt: skip
+    medians = {
+        name: {field: _median([getattr(one, field) for one in many]) for field in fields}
+        for name, many in measured.items()
+    }
     content = {"batch": batch, "prefill": prefill, "decode": decode, "device": device, "models": medians}
     if options.json:
         say(printable(content))
         return 0
     say(f"{options.run}: {batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
     told = all(one["megabytes"] is not None for one in medians.values())
-    rows = [[name, f"{one['tokens_per_second']:,.0f}", f"{one['prefill_seconds']:.2f}", f"{one['decode_seconds']:.2f}",
-             f"{one['megabytes']:,.0f}" if told else "-"] for name, one in medians.items()]  # fmt: skip
+    rows = [
+        [
+            name,
+            f"{one['tokens_per_second']:,.0f}",
+            f"{one['prefill_seconds']:.2f}",
+            f"{one['decode_seconds']:.2f}",
+            f"{one['megabytes']:,.0f}" if told else "-",
+        ]
+        for name, one in medians.items()
+    ]
     say(text_table(["", "tokens/s", "prompt (s)", "decoding (s)", "peak MB"], rows))
     if "standard" in medians:
         ours, other = medians["this model"], medians["standard"]
@@ -119,8 +137,9 @@ def _drafts(options: Any) -> int:
     given = {name: getattr(options, name) for name in ("drafter", "temperature", "draft_vocabulary")}
     fields = {name: value for name, value in given.items() if value is not None}
     if options.without_cache and (batch > 1 or options.drafter == "prompt_lookup"):
-        raise ValueError("--without-cache measures drafts of the model itself, one prompt at a time: omit --batch and "
-                         "--drafter")  # fmt: skip
+        raise ValueError(
+            "--without-cache measures drafts of the model itself, one prompt at a time: omit --batch and --drafter"
+        )
     if options.without_cache and options.draft_vocabulary is not None:
         raise ValueError("--without-cache drafts from all tokens, as published: omit --draft-vocabulary")
     model = load_model(options.run, "best", options.device)

@@ -40,7 +40,13 @@ def listed(rows: Mapping[str, str], width: int | None = None, without_terminal: 
     room = shutil.get_terminal_size((without_terminal, 24)).columns
     hanging = " " * (width + 4)
     return "\n".join(
-        textwrap.fill(what, max(room, width + 30), initial_indent=f"  {name:{width}}  ", subsequent_indent=hanging,
-                      break_long_words=False, break_on_hyphens=False)
+        textwrap.fill(
+            what,
+            max(room, width + 30),
+            initial_indent=f"  {name:{width}}  ",
+            subsequent_indent=hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         for name, what in rows.items()
-    )  # fmt: skip
+    )

@@ -84,9 +84,14 @@ def run(words: list[str]) -> int:
             raise ValueError(f"{options.runs[0]} is a file beside a run: give the run's folder")
         better = None if options.better is None else runs(options.better)[0]
         comparison = compare(
-            folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative,
-            defaults=declared_defaults, seeds_left_out=left_out,
-        )  # fmt: skip
+            folders,
+            better=better,
+            margin=options.margin,
+            metrics=options.metrics,
+            relative=options.relative,
+            defaults=declared_defaults,
+            seeds_left_out=left_out,
+        )
         written = [] if out is None else write_report(comparison, out, options.overwrite)
     say(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
     if not options.json:

@@ -19,8 +19,10 @@ def as_text(plan: Plan) -> str:
     """Sections of labels and values, aligned, and how they were found; at most 80 characters wide."""
     sections: dict[str, Rows] = {
         "parameters": [
-            *((name, f"{count:,}" if count or name != "head" else "none of its own")
-              for name, count in plan.parameters.items()),
+            *(
+                (name, f"{count:,}" if count or name != "head" else "none of its own")
+                for name, count in plan.parameters.items()
+            ),
             ("total", f"{plan.total:,}"),
         ],
         "training": [
@@ -33,7 +35,7 @@ def as_text(plan: Plan) -> str:
         ],
         "memory of a device": memory(plan),
         "time on this machine": times(plan),
-    }  # fmt: skip
+    }
     rows = [row for section in sections.values() for row in section]
     label, value = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = []
@@ -45,28 +47,32 @@ def as_text(plan: Plan) -> str:
 def as_json(plan: Plan) -> str:
     """Counts, bytes and seconds as numbers; null where one is not known."""
     seconds = plan.step_seconds
-    return printable({
-        "parameters": plan.parameters,
-        "total_parameters": plan.total,
-        "steps": plan.steps,
-        "sequences_per_step": plan.sequences,
-        "tokens_per_step": plan.tokens,
-        "flops_per_step": plan.flops,
-        "sequences_at_a_time": plan.part,
-        "sequences_measured": None if plan.measured is None else plan.measured.sequences,
-        "bytes": {name: None if size is None else round(size) for name, size in plan.bytes.items()},
-        "seconds_per_step": seconds,
-        "seconds": None if seconds is None else seconds * plan.steps,
-        "device": plan.device,
-        "estimated_from_fewer_layers": plan.by_layers,
-    })  # fmt: skip
+    return printable(
+        {
+            "parameters": plan.parameters,
+            "total_parameters": plan.total,
+            "steps": plan.steps,
+            "sequences_per_step": plan.sequences,
+            "tokens_per_step": plan.tokens,
+            "flops_per_step": plan.flops,
+            "sequences_at_a_time": plan.part,
+            "sequences_measured": None if plan.measured is None else plan.measured.sequences,
+            "bytes": {name: None if size is None else round(size) for name, size in plan.bytes.items()},
+            "seconds_per_step": seconds,
+            "seconds": None if seconds is None else seconds * plan.steps,
+            "device": plan.device,
+            "estimated_from_fewer_layers": plan.by_layers,
+        }
+    )
 
 
 def memory(plan: Plan) -> Rows:
     """Rows of what the weights take, and of what was measured."""
     found = {name: size for name, size in plan.bytes.items() if size is not None}
-    shown = [(f"activations of {plan.part:,} sequences" if name == "activations" else name, gibibytes(size))
-             for name, size in found.items()]  # fmt: skip
+    shown = [
+        (f"activations of {plan.part:,} sequences" if name == "activations" else name, gibibytes(size))
+        for name, size in found.items()
+    ]
     if plan.measured is None:
         return [*shown, ("optimiser, activations", NOT_KNOWN)]
     return [*shown, ("total", gibibytes(sum(found.values())))]

@@ -37,9 +37,12 @@ def run(words: list[str]) -> int:
     parser.add_argument("--out", metavar="OUT.npy", required=True, help="file to write")
     parser.add_overwrite("replace OUT and the files beside it")
     parser.add_argument("--prompts", action="store_true", help="FILE holds prompts without answers, one per line")
-    parser.add_argument("--positions", default="last", choices=["last", "prompt", "all"],
-                        help="where to read: after the last token, the prompt's last token, or every token "
-                        "(default: last)")  # fmt: skip
+    parser.add_argument(
+        "--positions",
+        default="last",
+        choices=["last", "prompt", "all"],
+        help="where to read: after the last token, the prompt's last token, or every token (default: last)",
+    )
     parser.add_argument(
         "--of",
         default="prefix",
@@ -105,9 +108,11 @@ def run(words: list[str]) -> int:
         if with_offsets:
             write_array(scratch / offsets.name, found.offsets)
         write_atomically(scratch / facts.name, (json.dumps(origin, indent=2) + "\n").encode())
-    say(f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
-          f"{'' if found.vectors.ndim == 2 else f'{len(found.layers)} layers, '}"
-          f"{found.vectors.shape[-2]:,} vectors of {found.vectors.shape[-1]}")  # fmt: skip
+    say(
+        f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
+        f"{'' if found.vectors.ndim == 2 else f'{len(found.layers)} layers, '}"
+        f"{found.vectors.shape[-2]:,} vectors of {found.vectors.shape[-1]}"
+    )
     if found.left_out:
         count = len(found.left_out)
         say(f"left out: {count:,} of {len(found.sequences) + count:,} sequences of {source}")

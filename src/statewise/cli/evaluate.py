@@ -100,10 +100,18 @@ def _evaluate(
     else:
         with shown_progress():
             found = {
-                one.label: model.evaluate(options.num, options.data, decoder, by, one.protocol, one.passes or None,
-                                          details=not place, losses=keep)
+                one.label: model.evaluate(
+                    options.num,
+                    options.data,
+                    decoder,
+                    by,
+                    one.protocol,
+                    one.passes or None,
+                    details=not place,
+                    losses=keep,
+                )
                 for place, one in enumerate(announced(asked, "protocols", len(asked)))
-            } or {"": model.evaluate(options.num, options.data, decoder, by, losses=keep)}  # fmt: skip
+            } or {"": model.evaluate(options.num, options.data, decoder, by, losses=keep)}
     evaluation = next(iter(found.values()))
     data = Path(options.data).resolve() if options.data else None
     name = report_name(options, by, how)
@@ -144,8 +152,11 @@ def decoder_of(options: argparse.Namespace) -> tuple[Decoder, dict[str, Any]]:
     decoder = make_decoder(options.decoder, **options.fields)
     if options.decoder == GREEDY:
         return decoder, {}
-    chosen = {field.name: getattr(decoder.config, field.name) for field in dataclasses.fields(decoder.config)
-              if getattr(decoder.config, field.name) != field.default}  # fmt: skip
+    chosen = {
+        field.name: getattr(decoder.config, field.name)
+        for field in dataclasses.fields(decoder.config)
+        if getattr(decoder.config, field.name) != field.default
+    }
     return decoder, {"name": options.decoder, **chosen}
 
 

@@ -44,9 +44,7 @@ def run(words: list[str]) -> int:
         help="the model ends the middle (belief_state with min_gap 1, or fill_in_the_middle)",
     )
     parser.add_argument(
-        "--unconditional",
-        action="store_true",
-        help="give the beginning only; the model ends the sequence",
+        "--unconditional", action="store_true", help="give the beginning only; the model ends the sequence"
     )
     parser.add_argument(
         "--limit",
@@ -82,17 +80,22 @@ def run(words: list[str]) -> int:
         asked = gaps(task, options.num, unconditional=options.unconditional)
     shaping = {name: value for name, value in vars(decoder.config).items() if name not in decoder.only_speed}
     # What is off is None, so that files begun before there was the option can be continued.
-    facts = {"weights": model.fingerprint(), "decoder": options.decoder, "options": shaping,
-             "free_length": options.free_length or None, "unconditional": options.unconditional or None,
-             "limit": options.limit, "reverse": options.reverse or None}  # fmt: skip
+    facts = {
+        "weights": model.fingerprint(),
+        "decoder": options.decoder,
+        "options": shaping,
+        "free_length": options.free_length or None,
+        "unconditional": options.unconditional or None,
+        "limit": options.limit,
+        "reverse": options.reverse or None,
+    }
     with Ledger(out, TITLE, facts, LINE) as ledger, model.asking() as predictor:
         for number, (line, gap) in enumerate(zip(ledger.records, asked), 2):
             if (line["prompt"], line["goal"]) != (task.decode(gap.prompt), goal_text(task, gap)):
                 raise ValueError(f"{out}:{number}: written for other sequences: choose another --out")
         found = fill_gaps(
-            predictor, task, how, asked, skip=len(ledger.records), free_length=options.free_length,
-            limit=options.limit,
-        )  # fmt: skip
+            predictor, task, how, asked, skip=len(ledger.records), free_length=options.free_length, limit=options.limit
+        )
         for one in found:
             ledger.add(vars(one))
             say(f"{len(ledger.records)}/{len(asked)}  ...{one.completion[:90]!r}", file=sys.stderr)

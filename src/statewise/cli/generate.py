@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 def _decoder_options() -> str:
     """Each decoder with its fields; nothing is imported."""
     fields = {name: declared_fields(DECODERS.target(name)) for name in DECODERS}
-    return listed({
-        name: ", ".join(f"--{field}={_shown(one.default)}" for field, one in of_decoder.items())
-        for name, of_decoder in fields.items() if of_decoder
-    })  # fmt: skip
+    return listed(
+        {
+            name: ", ".join(f"--{field}={_shown(one.default)}" for field, one in of_decoder.items())
+            for name, of_decoder in fields.items()
+            if of_decoder
+        }
+    )
 
 
 def _shown(default: Any) -> str:
@@ -122,10 +125,17 @@ def run(words: list[str]) -> int:
             before = kept["pending"].tolist() if "pending" in kept else before
         with shown_progress(), model.asking() as predictor:
             completion = continue_generation(
-                predictor, model.task, options.prompt, decoder, options.limit or 100,
-                fingerprint=model.fingerprint(), state=options.state, save_state=options.save_state,
-                overwrite=options.overwrite, warmup=options.warmup,
-            )  # fmt: skip
+                predictor,
+                model.task,
+                options.prompt,
+                decoder,
+                options.limit or 100,
+                fingerprint=model.fingerprint(),
+                state=options.state,
+                save_state=options.save_state,
+                overwrite=options.overwrite,
+                warmup=options.warmup,
+            )
     else:
         with shown_progress():
             (completion,) = model.generate(
@@ -150,7 +160,9 @@ def ranked(found: list[Completion], task: Task, prompt: str, as_json: bool) -> s
             for text, completion in zip(texts, found)
         ]
         return printable(objects)
-    rows = [[number(completion.score), number(completion.log_probability), escaped(text)]
-            for text, completion in zip(texts, found)]  # fmt: skip
+    rows = [
+        [number(completion.score), number(completion.log_probability), escaped(text)]
+        for text, completion in zip(texts, found)
+    ]
     width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
     return with_texts(["score", "log-probability", "completion"], rows, width)

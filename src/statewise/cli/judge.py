@@ -50,13 +50,19 @@ def run(words: list[str]) -> int:
         "--timeout", type=above(0), default=120.0, help="seconds to wait for a server that sends nothing (default: 120)"
     )
     parser.add_argument(
-        "--deadline", type=above(0), default=900.0, metavar="SECONDS",
+        "--deadline",
+        type=above(0),
+        default=900.0,
+        metavar="SECONDS",
         help="seconds within which an answer must be complete, retries included (default: 900)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--max-answer", type=at_least(1), default=2**20, metavar="BYTES",
+        "--max-answer",
+        type=at_least(1),
+        default=2**20,
+        metavar="BYTES",
         help="most bytes of an answer (default: 1,048,576)",
-    )  # fmt: skip
+    )
     parser.add_argument("--retries", type=at_least(0), default=5, help="repetitions of a failed request (default: 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options = parser.parse_args(words)
@@ -83,10 +89,15 @@ def run(words: list[str]) -> int:
     key = (os.environ.get(KEY) or "").strip() or None
     told = INSTRUCTIONS if options.instructions is None else read_instructions(Path(options.instructions))
     asked = ChatJudge(
-        options.url, options.model, key,
-        timeout=options.timeout, retries=options.retries, temperature=options.temperature,
-        deadline=options.deadline, most_bytes=options.max_answer,
-    )  # fmt: skip
+        options.url,
+        options.model,
+        key,
+        timeout=options.timeout,
+        retries=options.retries,
+        temperature=options.temperature,
+        deadline=options.deadline,
+        most_bytes=options.max_answer,
+    )
     known = facts(options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats, told, options.temperature)
     with Ledger(out, "judging", known, NEEDED) as ledger:
         try:

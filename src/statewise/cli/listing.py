@@ -25,8 +25,12 @@ def run(words: list[str]) -> int:
     ).parse_args(words)
     sections: dict[str, dict[str, str]] = {}
     tables: dict[str, Table[Any]] = {
-        "tasks": TASKS, "objectives": OBJECTIVES, "backbones": BACKBONES, "decoders": DECODERS, "analyses": ANALYSES,
-    }  # fmt: skip
+        "tasks": TASKS,
+        "objectives": OBJECTIVES,
+        "backbones": BACKBONES,
+        "decoders": DECODERS,
+        "analyses": ANALYSES,
+    }
     for title, table in tables.items():
         sections[title] = {name: table.describe(name) for name in [*table, *table.announced()]}
     sections["recipes"] = {name: recipe_summary(name) for name in recipe_names()}

@@ -21,14 +21,20 @@ def run(words: list[str]) -> int:
     parser = Parser("playground", DESCRIPTION)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories; NAME=RUN sets the model name")
     parser.add_argument("--export", metavar="FILE", help="write the page with recorded traces to a file")
-    parser.add_argument("--examples", type=at_least(1), default=8, metavar="N",
-                        help="with --export: number of held-out prompts (default: 8)")  # fmt: skip
+    parser.add_argument(
+        "--examples",
+        type=at_least(1),
+        default=8,
+        metavar="N",
+        help="with --export: number of held-out prompts (default: 8)",
+    )
     parser.add_argument(
         "--seed", type=at_least(0), default=1, help="seed for choosing the held-out prompts (default: 1)"
     )
     parser.add_overwrite("replace an existing page")
-    parser.add_argument("--port", type=at_least(0), default=8000,
-                        help="port of the server; 0 picks a free one (default: 8000)")  # fmt: skip
+    parser.add_argument(
+        "--port", type=at_least(0), default=8000, help="port of the server; 0 picks a free one (default: 8000)"
+    )
     parser.add_checkpoint()
     parser.add_device()
     options = parser.parse_args(words)

@@ -51,8 +51,10 @@ def run(words: list[str]) -> int:
     name = "-".join([report_of("score", path.resolve()), *deviations])
     content, written = keep_report(model, name, {**head, **dataclasses.asdict(answers)})
     if answers.cut:
-        say(f"{answers.cut} of {len(answers.items)} questions are longer than the context: the beginning was cut",
-              file=sys.stderr)  # fmt: skip
+        say(
+            f"{answers.cut} of {len(answers.items)} questions are longer than the context: the beginning was cut",
+            file=sys.stderr,
+        )
     if options.json:
         say(printable({key: value for key, value in content.items() if key != "items"}))
     else:

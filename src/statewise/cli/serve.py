@@ -51,26 +51,71 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--api-key-file", metavar="FILE", help="file that holds the key")
     parser.add_argument("--no-auth", action="store_true", help="allow another address without a key")
-    parser.add_argument("--allowed-host", metavar="NAME", type=_host, action="append", default=[],
-                        help="additional hostname to accept in the Host header (repeatable)")  # fmt: skip
-    parser.add_argument("--cors-origin", metavar="ORIGIN", type=_origin, action="append", default=[],
-                        help="site whose pages may use it, as https://example.org (repeatable)")  # fmt: skip
-    parser.add_argument("--max-rows", type=at_least(1), default=32, metavar="N",
-                        help="sequences of a model that are decoded together (default: 32)")  # fmt: skip
-    parser.add_argument("--max-waiting", type=at_least(1), default=256, metavar="N",
-                        help="sequences that may wait; beyond that, status 429 (default: 256)")  # fmt: skip
-    parser.add_argument("--max-tokens", type=at_least(1), default=4096, metavar="N",
-                        help="maximum tokens per completion (default: 4096)")  # fmt: skip
-    parser.add_argument("--draft", type=_draft, default=0, metavar="N|auto",
-                        help="tokens that a model drafts in each cycle, at most (default: 0, none); auto: as many as "
-                             "are measured to be fastest, by the number of running sequences")  # fmt: skip
-    parser.add_argument("--drafter", choices=("model", "prompt_lookup"), default="model",
-                        help="what drafts: the model itself, or for any model what followed its last tokens before "
-                             "(default: model)")  # fmt: skip
-    parser.add_argument("--request-timeout", type=above(0), default=600.0, metavar="SECONDS",
-                        help="seconds within which a request must be answered (default: 600)")  # fmt: skip
-    parser.add_argument("--drain-timeout", type=above(0), default=30.0, metavar="SECONDS",
-                        help="seconds that running requests get to finish at shutdown (default: 30)")  # fmt: skip
+    parser.add_argument(
+        "--allowed-host",
+        metavar="NAME",
+        type=_host,
+        action="append",
+        default=[],
+        help="additional hostname to accept in the Host header (repeatable)",
+    )
+    parser.add_argument(
+        "--cors-origin",
+        metavar="ORIGIN",
+        type=_origin,
+        action="append",
+        default=[],
+        help="site whose pages may use it, as https://example.org (repeatable)",
+    )
+    parser.add_argument(
+        "--max-rows",
+        type=at_least(1),
+        default=32,
+        metavar="N",
+        help="sequences of a model that are decoded together (default: 32)",
+    )
+    parser.add_argument(
+        "--max-waiting",
+        type=at_least(1),
+        default=256,
+        metavar="N",
+        help="sequences that may wait; beyond that, status 429 (default: 256)",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=at_least(1),
+        default=4096,
+        metavar="N",
+        help="maximum tokens per completion (default: 4096)",
+    )
+    parser.add_argument(
+        "--draft",
+        type=_draft,
+        default=0,
+        metavar="N|auto",
+        help="tokens that a model drafts in each cycle, at most (default: 0, none); auto: as many as "
+        "are measured to be fastest, by the number of running sequences",
+    )
+    parser.add_argument(
+        "--drafter",
+        choices=("model", "prompt_lookup"),
+        default="model",
+        help="what drafts: the model itself, or for any model what followed its last tokens before (default: model)",
+    )
+    parser.add_argument(
+        "--request-timeout",
+        type=above(0),
+        default=600.0,
+        metavar="SECONDS",
+        help="seconds within which a request must be answered (default: 600)",
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        type=above(0),
+        default=30.0,
+        metavar="SECONDS",
+        help="seconds that running requests get to finish at shutdown (default: 30)",
+    )
     options = parser.parse_args(words)
     named = names_of(options.runs)
     key = _key(options.api_key, options.api_key_file)
@@ -85,10 +130,17 @@ def run(words: list[str]) -> int:
             f"{options.host} can be reached by other machines: set a key with --api-key-file, or add --no-auth"
         )
     settings = Settings(
-        options.max_rows, options.max_waiting, options.max_tokens, key=key, hosts=tuple(options.allowed_host),
-        origins=tuple(options.cors_origin), request_seconds=options.request_timeout,
-        drain_seconds=options.drain_timeout, draft=options.draft, drafter=options.drafter,
-    )  # fmt: skip
+        options.max_rows,
+        options.max_waiting,
+        options.max_tokens,
+        key=key,
+        hosts=tuple(options.allowed_host),
+        origins=tuple(options.cors_origin),
+        request_seconds=options.request_timeout,
+        drain_seconds=options.drain_timeout,
+        draft=options.draft,
+        drafter=options.drafter,
+    )
     bound = server.listen(options.host, options.port)
     models = models_of(named, options.checkpoint, options.device)
     check_drafts(models, settings)

@@ -52,9 +52,15 @@ def run(words: list[str]) -> int:
         say(printable({"runs": [asdict(one) for one in found], "left": time_left(found)}))
         return 0
     rows = [
-        [one.name, one.state, f"{one.step:,}" + (f"/{one.steps:,}" if one.steps else ""),
-         "-" if one.left is None else duration(one.left), one.note[:60] or "-"] for one in found
-    ]  # fmt: skip
+        [
+            one.name,
+            one.state,
+            f"{one.step:,}" + (f"/{one.steps:,}" if one.steps else ""),
+            "-" if one.left is None else duration(one.left),
+            one.note[:60] or "-",
+        ]
+        for one in found
+    ]
     width = shutil.get_terminal_size((100, 24)).columns
     say(fitted_tables(["run", "state", "step", "time left", "note"], rows, width))
     say(summary(found))

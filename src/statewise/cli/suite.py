@@ -88,10 +88,19 @@ class Planned:
     def job(self, done: list[str]) -> Job:
         """What is left to do after these commands."""
         run = Run(self.folder)
-        train = ["--resume", str(self.folder)] if run.exists() else [
-            "--config", str(self.group / "recipe.yaml"), "--seed", str(self.seed), "--out", str(self.folder),
-            "--resume-if-there",
-        ]  # fmt: skip
+        train = (
+            ["--resume", str(self.folder)]
+            if run.exists()
+            else [
+                "--config",
+                str(self.group / "recipe.yaml"),
+                "--seed",
+                str(self.seed),
+                "--out",
+                str(self.folder),
+                "--resume-if-there",
+            ]
+        )
         every = [statewise("train", *train)]
         every += [statewise(words[0], str(self.folder), *words[1:]) for words in self.cell.then]
         left = {name: command for name, command in zip(self.names(), every, strict=True) if name not in done}
@@ -106,9 +115,13 @@ def run(words: list[str]) -> int:
     parser.add_argument("--seeds", metavar="1-5", help="a range, or numbers with commas (default: the suite's)")
     parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="parallel runs (default: 1)")
     parser.add_argument(
-        "--only", nargs="+", action="extend", default=[], metavar="TEXT",
+        "--only",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TEXT",
         help="train and print only runs with one of these texts where a word of RECIPE/OBJECTIVE-BACKBONE begins",
-    )  # fmt: skip
+    )
     parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
     parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
     cluster_options.add_options(parser)
@@ -270,8 +283,12 @@ def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, 
             continue
         if not one.finished_by(done):
             left.append(one.job(done))
-    say(f"{len(planned)} runs, of which {len(planned) - len(left) - len(damaged)} are finished", *damaged,
-          sep="\n", flush=True)  # fmt: skip
+    say(
+        f"{len(planned)} runs, of which {len(planned) - len(left) - len(damaged)} are finished",
+        *damaged,
+        sep="\n",
+        flush=True,
+    )
     ended_runs: list[str] = []
     failures = list(damaged)
 

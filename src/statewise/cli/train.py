@@ -175,8 +175,19 @@ def _recipe(options: argparse.Namespace) -> tuple[str | bytes, str]:
 
 
 def _resume(options: argparse.Namespace, flags: list[str]) -> int:
-    others = (options.recipe, options.config, options.out, options.seeds, options.overwrite, options.print_config,
-              options.resume_if_there, options.dry_run, options.json, options.vocabulary, options.length)  # fmt: skip
+    others = (
+        options.recipe,
+        options.config,
+        options.out,
+        options.seeds,
+        options.overwrite,
+        options.print_config,
+        options.resume_if_there,
+        options.dry_run,
+        options.json,
+        options.vocabulary,
+        options.length,
+    )
     changed = [flag for flag in flags if flag.removeprefix("--").partition("=")[0] not in processes.PLACING]
     if any(others) or changed:
         raise ValueError(

@@ -380,6 +380,11 @@ def _type(name: str) -> str:
     """A parser's type in words."""
     name = re.sub(r"<class '(\w+)'>", r"\1", name).replace("typing.Literal", "one of ")
     name = re.sub(r"tuple with (\d+) elements", r"a list of \1 values", name)
-    words = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "text",
-             "NoneType": "null"}  # fmt: skip
+    words = {
+        "int": "a whole number",
+        "float": "a finite number",
+        "bool": "true or false",
+        "str": "text",
+        "NoneType": "null",
+    }
     return words.get(name, name)

@@ -29,8 +29,10 @@ def write(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:
     """Writes the result of `Continued.state` with the fingerprint of the model's weights."""
     from safetensors.torch import save
 
-    content = save({name: tensor.contiguous().cpu() for name, tensor in kept.items()},
-                   metadata={"kind": KIND, "fingerprint": fingerprint})  # fmt: skip
+    content = save(
+        {name: tensor.contiguous().cpu() for name, tensor in kept.items()},
+        metadata={"kind": KIND, "fingerprint": fingerprint},
+    )
     write_atomically(path, content)
 
 

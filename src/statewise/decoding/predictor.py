@@ -244,8 +244,7 @@ def goal_scorer(predictor: Predictor) -> GoalScorer:
     """The predictor, if it has that power. Raises `ValueError` if not."""
     if not isinstance(predictor, GoalScorer):
         raise LacksPower(
-            "a goal, as goal_search has one, needs a model that can condition on it and score it",
-            GoalScorer,
+            "a goal, as goal_search has one, needs a model that can condition on it and score it", GoalScorer
         )
     return predictor
 

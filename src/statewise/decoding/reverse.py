@@ -56,9 +56,14 @@ class Reverse(Search):
                 f"and give a prompt of at most {predictor.context - 2} tokens"
             )
         turned = Request(
-            [known[::-1].copy()], limit - len(kept), request.end, None if beginning else prompt[::-1].copy(),
-            request.exact or beginning, closing, request.rows,
-        )  # fmt: skip
+            [known[::-1].copy()],
+            limit - len(kept),
+            request.end,
+            None if beginning else prompt[::-1].copy(),
+            request.exact or beginning,
+            closing,
+            request.rows,
+        )
         if isinstance(self.decoder, Search):
             found = self.decoder.search(backwards, turned)
         else:

@@ -88,9 +88,17 @@ def _trained_on(task: Task, examples: Examples, data: Path) -> list[str]:
 
 
 def evaluate(
-    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256, details: bool = True,
-    measure: Measure | None = None, losses: Losses | None = None, share: Share = ALONE,
-) -> Evaluation:  # fmt: skip
+    task: Task,
+    predictor: Predictor,
+    decoder: Decoder,
+    examples: Examples,
+    *,
+    block: int = 256,
+    details: bool = True,
+    measure: Measure | None = None,
+    losses: Losses | None = None,
+    share: Share = ALONE,
+) -> Evaluation:
     """The task's scores of decoded answers, if the task decodes and has prompts, and teacher-forced metrics:
     `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats per unit of the task
     (`loss_per_word`, `perplexity_per_word`, `bits_per_byte`), and the task's scores by position.
@@ -124,11 +132,14 @@ def evaluate(
     alone = task.decoded and not len(prompted) and examples.documents is None
     hardest, easiest = extremes(task, examples, nats.sum(axis=1), (chosen >= 0).sum(axis=1))
     return Evaluation(
-        metrics, len(examples), samples,
+        metrics,
+        len(examples),
+        samples,
         continuations=continuations(task, predictor, decoder, examples, block=block, share=share) if alone else [],
         baselines=task.baselines(examples) if isinstance(task, HasBaselines) else {},
-        hardest=hardest, easiest=easiest,
-    )  # fmt: skip
+        hardest=hardest,
+        easiest=easiest,
+    )
 
 
 def _plain(task: Task, found: Mapping[str, Any]) -> dict[str, float]:
@@ -230,8 +241,12 @@ def extremes(
     def shown(index: int) -> dict[str, Any]:
         row = rows[index]
         text = task.decode(examples.tokens[row, : min(SHOWN, examples.lengths[row])])
-        return {"text": text + " ..." * bool(examples.lengths[row] > SHOWN), "tokens": int(counts[row]),
-                "nats_per_token": float(means[index]), "copies": int(copies[index])}  # fmt: skip
+        return {
+            "text": text + " ..." * bool(examples.lengths[row] > SHOWN),
+            "tokens": int(counts[row]),
+            "nats_per_token": float(means[index]),
+            "copies": int(copies[index]),
+        }
 
     return [shown(index) for index in order[:few]], [shown(index) for index in order[::-1][:few]]
 
@@ -263,9 +278,15 @@ def continuations(
 
 
 def complete(
-    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int, most: int | None = None,
+    task: Task,
+    predictor: Predictor,
+    decoder: Decoder,
+    examples: Examples,
+    *,
+    block: int,
+    most: int | None = None,
     share: Share = ALONE,
-) -> list[Completion]:  # fmt: skip
+) -> list[Completion]:
     """A completion for each example, in order, of at most `most` tokens and within the context."""
     completions: dict[int, Completion] = {}
     for rows in share.of(similar_prompt_length(examples, share.rows(block))):

@@ -19,8 +19,10 @@ def token_losses(task: Task, examples: Examples, nats: np.ndarray, scored: np.nd
     `nats` (n, T) float64, `scored` (n, T) bool: as `evaluation.evaluate` hands them out.
     """
     spelled = isinstance(task, RunningText)  # a tokenizer's symbols are not the text that they stand for
-    texts = {token: task.decode([token]) if spelled else task.vocab.symbols[token]
-             for token in np.unique(examples.tokens).tolist()}  # fmt: skip
+    texts = {
+        token: task.decode([token]) if spelled else task.vocab.symbols[token]
+        for token in np.unique(examples.tokens).tolist()
+    }
     for row, length in enumerate(examples.lengths.tolist()):
         counted, losses = scored[row, :length], nats[row, :length]
         tokens = examples.tokens[row, :length].tolist()

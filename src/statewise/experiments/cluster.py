@@ -123,15 +123,22 @@ def submit(jobs: Sequence[Job], asked: Settings, folder: Path, cluster: str = "s
     folder.chmod(0o700)
     executor = submitit.AutoExecutor(folder=folder.absolute(), cluster=cluster, slurm_max_num_timeout=10_000)
     given = {
-        "slurm_partition": asked.partition, "slurm_gpus_per_node": asked.gpus or None,
-        "slurm_cpus_per_task": asked.cpus, "slurm_mem": f"{asked.memory}GB" if asked.memory else None,
-        "slurm_account": asked.account, "slurm_qos": asked.qos, "slurm_constraint": asked.constraint,
-    }  # fmt: skip
+        "slurm_partition": asked.partition,
+        "slurm_gpus_per_node": asked.gpus or None,
+        "slurm_cpus_per_task": asked.cpus,
+        "slurm_mem": f"{asked.memory}GB" if asked.memory else None,
+        "slurm_account": asked.account,
+        "slurm_qos": asked.qos,
+        "slurm_constraint": asked.constraint,
+    }
     executor.update_parameters(
-        timeout_min=asked.time, slurm_array_parallelism=asked.array, slurm_job_name="statewise",
-        slurm_signal_delay_s=min(SAVE_SECONDS, 30 * asked.time), slurm_additional_parameters={"requeue": True},
+        timeout_min=asked.time,
+        slurm_array_parallelism=asked.array,
+        slurm_job_name="statewise",
+        slurm_signal_delay_s=min(SAVE_SECONDS, 30 * asked.time),
+        slurm_additional_parameters={"requeue": True},
         **{name: value for name, value in given.items() if value is not None},
-    )  # fmt: skip
+    )
     for job in jobs:
         job.log.parent.mkdir(parents=True, exist_ok=True)
         write_state(job.log, job.done, "")  # not later: a job may be quick
@@ -221,8 +228,9 @@ def run_jobs(
 @contextlib.contextmanager
 def _noting_signals() -> Iterator[list[int]]:
     received = list[int]()
-    before = {number: signal.signal(number, lambda n, _: received.append(n))
-              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
+    before = {
+        number: signal.signal(number, lambda n, _: received.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield received
     finally:

@@ -31,9 +31,15 @@ class Speed:
 
 
 def decode_speed(
-    recipe: Mapping[str, Any], task_files: Mapping[str, bytes] | None, batch: int, prefill: int, decode: int,
-    device: str, precision: str, threads: int | None,
-) -> Speed:  # fmt: skip
+    recipe: Mapping[str, Any],
+    task_files: Mapping[str, bytes] | None,
+    batch: int,
+    prefill: int,
+    decode: int,
+    device: str,
+    precision: str,
+    threads: int | None,
+) -> Speed:
     """Decodes greedily from random prompts with a new model of a recipe, as one is at the end of training; its
     weights do not decide its speed.
 

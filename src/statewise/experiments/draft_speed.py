@@ -76,9 +76,15 @@ def draft_lengths(text: str) -> list[int | str]:
 
 
 def draft_speeds(
-    model: Model, lengths: Sequence[int | str], *, batch: int, rounds: int, prefill: int | None, decode: int | None,
+    model: Model,
+    lengths: Sequence[int | str],
+    *,
+    batch: int,
+    rounds: int,
+    prefill: int | None,
+    decode: int | None,
     **fields: Any,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+) -> dict[str, dict[str, Any]]:
     """`DraftSpeed.summary` for plain decoding (`plain`) and each draft length, on the same `rounds` batches of held-out
     prompts; one after another in each round, so that a change of the machine's load affects all. `fields` are those of
     the decoder. Prompts are the task's, or the first `prefill` tokens; by default a quarter of the context where a task
@@ -130,9 +136,8 @@ def _speeds(
 
 
 def two_pass_speeds(
-    model: Model, lengths: Sequence[int | str], *, rounds: int, prefill: int | None, decode: int | None,
-    **fields: Any,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+    model: Model, lengths: Sequence[int | str], *, rounds: int, prefill: int | None, decode: int | None, **fields: Any
+) -> dict[str, dict[str, Any]]:
     """As `draft_speeds`, without a cache and with two passes per cycle (`TwoPass`), one prompt at a time; `plain`: one
     pass per token, without a cache. `auto` and 0 are left out."""
     decoders = {"plain": _two_pass(0, fields)}
@@ -150,9 +155,13 @@ def draft_table(speeds: dict[str, dict[str, Any]]) -> str:
 
     plain = speeds["plain"]["tokens_per_second"]
     rows = [
-        [name, f"{one['tokens_per_second']:,.0f}", f"{one['tokens_per_second'] / plain:.2f}",
-         "" if name in ("plain", "0") else f"{one['accepted_per_cycle']:.2f}",
-         " ".join(f"{share:.2f}" for share in one["accepted_by_place"])]
+        [
+            name,
+            f"{one['tokens_per_second']:,.0f}",
+            f"{one['tokens_per_second'] / plain:.2f}",
+            "" if name in ("plain", "0") else f"{one['accepted_per_cycle']:.2f}",
+            " ".join(f"{share:.2f}" for share in one["accepted_by_place"]),
+        ]
         for name, one in speeds.items()
-    ]  # fmt: skip
+    ]
     return text_table(["draft", "tokens/s", "times plain", "accepted per cycle", "by place"], rows, left=(0, 4))

@@ -21,8 +21,11 @@ from statewise.runtime.system import cores, ended_with_parent, kill_group
 
 POLL_SECONDS = 0.2
 HANDLED = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
-HANDLED |= {int(getattr(signal, name)): int(signal.SIGTERM)
-            for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)}  # fmt: skip
+HANDLED |= {
+    int(getattr(signal, name)): int(signal.SIGTERM)
+    for name in ("SIGHUP", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+}
 """Signals that stop all jobs, and what is passed on."""
 
 
@@ -88,8 +91,11 @@ def run_jobs(
     waiting, received = list(jobs), list[int]()
     running: list[tuple[Job, subprocess.Popen[bytes], list[str]]] = []
     # What is ignored, as SIGHUP under nohup, stays so.
-    before = {number: signal.signal(number, lambda n, _: received.append(HANDLED[n]))
-              for number in HANDLED if signal.getsignal(number) is not signal.SIG_IGN}  # fmt: skip
+    before = {
+        number: signal.signal(number, lambda n, _: received.append(HANDLED[n]))
+        for number in HANDLED
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     environment = dict(os.environ)
     if at_once > 1:
         environment["OMP_NUM_THREADS"] = str(threads_of_jobs(at_once))
@@ -97,9 +103,13 @@ def run_jobs(
     def start(job: Job, names: list[str]) -> None:
         with open(job.log, "ab") as log:
             process = subprocess.Popen(
-                job.commands[names[0]], stdout=log, stderr=log, env=environment, start_new_session=True,
+                job.commands[names[0]],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
                 preexec_fn=ended_with_parent(),
-            )  # fmt: skip
+            )
         running.append((job, process, names))
 
     forwarded = False

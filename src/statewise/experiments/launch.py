@@ -77,9 +77,13 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
             commit = next((part.commit for part in parts if isinstance(part, Pretrained) and part.commit), None)
             kept = {**environment, "steps": schedule.steps, **({"model_commit": commit} if commit else {})}
             run = Run.create(
-                Path(folder), recipe.as_dict(), model.task.files(), kept, model.task.data_identity(),
+                Path(folder),
+                recipe.as_dict(),
+                model.task.files(),
+                kept,
+                model.task.data_identity(),
                 overwrite=overwrite,
-            )  # fmt: skip
+            )
             stack.enter_context(run.lock())
             made.append(run)
 
@@ -205,9 +209,7 @@ def _refuse_shared(objective: nn.Module) -> None:
 
 def _stream(model: Model, rank: int, world: int) -> Stream:
     recipe, config = model.recipe, model.recipe.trainer
-    return Stream(
-        model.task, seed=recipe.seed, batch_size=config.batch_size, rank=rank, world=world, rows=config.rows
-    )  # fmt: skip
+    return Stream(model.task, seed=recipe.seed, batch_size=config.batch_size, rank=rank, world=world, rows=config.rows)
 
 
 def resume(
@@ -304,9 +306,8 @@ def _disband() -> None:
 
 
 def _train(
-    model: Model, fabric: Any, stream: Stream, schedule: Schedule, found: Checkpoint | None,
-    listener: Listener,
-) -> Outcome:  # fmt: skip
+    model: Model, fabric: Any, stream: Stream, schedule: Schedule, found: Checkpoint | None, listener: Listener
+) -> Outcome:
     """Trains from `found`, or from the start, and writes the report. The first process holds the run's lock."""
     recipe, run, task = model.recipe, model.run, model.task
     assert run is not None
@@ -326,7 +327,7 @@ def _train(
         peak = machine.peak_flops(name, run.precision())
         trainer = Trainer(
             model.objective, stream, run, config, schedule, recipe.seed, task.headline, fabric, watch, peak
-        )  # fmt: skip
+        )
         if found is not None:
             trainer.resume(found)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NOT_A_METRIC = {
     *("kind", "step", "tokens", "seconds", "epoch", "learning_rate"),
     *("tokens_per_second", "flops_per_second", "mfu"),
-}  # fmt: skip
+}
 
 PACE_SECONDS = 30.0
 """The pace is measured over the last seconds."""
@@ -161,9 +161,13 @@ class Display:
         from statewise.experiments.launch import Listener
 
         return Listener(
-            begin=self.begin, note=self.note, baselines=self.baselines, record=self.record, step=self.step,
+            begin=self.begin,
+            note=self.note,
+            baselines=self.baselines,
+            record=self.record,
+            step=self.step,
             report=self.report,
-        )  # fmt: skip
+        )
 
     def _say(self, *texts: str, gap: str = "  ") -> None:
         """Prints texts side by side; a terminal wraps between texts only."""

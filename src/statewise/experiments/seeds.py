@@ -153,9 +153,15 @@ def resume(folder: Path, jobs: int, asked: cluster.Settings | None = None) -> in
 
 def _new(folder: Path, seed: int) -> list[str]:
     return statewise(
-        "train", "--config", str(folder / "recipe.yaml"), "--seed", str(seed), "--out", str(folder / f"seed-{seed}"),
+        "train",
+        "--config",
+        str(folder / "recipe.yaml"),
+        "--seed",
+        str(seed),
+        "--out",
+        str(folder / f"seed-{seed}"),
         "--resume-if-there",
-    )  # fmt: skip
+    )
 
 
 def _run_all(

@@ -42,9 +42,13 @@ def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
     environment = {**machine.describe(model.recipe.trainer), "steps": 0}
     with Run.claimed(folder, overwrite):
         run = Run.create(
-            folder, model.recipe.as_dict(), model.task.files(), environment, model.task.data_identity(),
+            folder,
+            model.recipe.as_dict(),
+            model.task.files(),
+            environment,
+            model.task.data_identity(),
             overwrite=overwrite,
-        )  # fmt: skip
+        )
         with run.lock():
             save(run, 0, model.objective.state_dict(), {})
             run.log({"kind": "end", "step": 0, "reason": CONVERTED, "seconds": 0.0})

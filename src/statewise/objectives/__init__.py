@@ -47,9 +47,6 @@ OBJECTIVES: Table[Objective] = Table(
             "statewise.objectives.latent_multi_token:LatentMultiToken",
             "multi-token heads whose states are pulled to the true ones (LSE-MTP)",
         ),
-        "semantic_tube": (
-            "statewise.objectives.semantic_tube:SemanticTube",
-            "states follow straight paths (STP)",
-        ),
+        "semantic_tube": ("statewise.objectives.semantic_tube:SemanticTube", "states follow straight paths (STP)"),
     },
 )

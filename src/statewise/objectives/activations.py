@@ -100,7 +100,8 @@ def patched(backbone: Backbone, changes: Mapping[str, Callable[[Tensor], Tensor]
 
         return see
 
-    chosen = [(points[name], change(name, function)) for key, function in changes.items()
-              for name in choose([key], points)]  # fmt: skip
+    chosen = [
+        (points[name], change(name, function)) for key, function in changes.items() for name in choose([key], points)
+    ]
     with watched(chosen):
         yield

@@ -91,9 +91,11 @@ class JointMultiToken(Objective):
         self.backbone = make_backbone()
         check_horizon(config.horizon, self.backbone.context)
         self.fetch = Fetch(
-            self.backbone.width, config.horizon + 1, init=config.init or self.backbone.head_init or "gpt2",
+            self.backbone.width,
+            config.horizon + 1,
+            init=config.init or self.backbone.head_init or "gpt2",
             norm_eps=self.backbone.norm_eps,
-        )  # fmt: skip
+        )
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead`, the latter with one sum per place, in nats per token."""

@@ -77,9 +77,11 @@ class NextLatentConfig:
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
         if not (self.latent_weight or self.kl_weight):
             unset(
-                self, "stop_gradient", prefix="objective.",
+                self,
+                "stop_gradient",
+                prefix="objective.",
                 reason="is of latent_weight and kl_weight, which are 0: no later state is a target",
-            )  # fmt: skip
+            )
         if not self.weights:
             raise ValueError(
                 "objective.latent_weight, kl_weight and ce_weight are all 0: that is the objective next_token"
@@ -182,9 +184,13 @@ class NextLatent(Measured):
         check_horizon(config.horizon, self.backbone.context)
         width = self.backbone.width
         self.dynamics = LatentDynamics(
-            width, self.backbone.state_width, config.hidden_width(width), config.dynamics_norm,
-            init=config.init or self.backbone.head_init or "gpt2", norm_eps=self.backbone.norm_eps,
-        )  # fmt: skip
+            width,
+            self.backbone.state_width,
+            config.hidden_width(width),
+            config.dynamics_norm,
+            init=config.init or self.backbone.head_init or "gpt2",
+            norm_eps=self.backbone.norm_eps,
+        )
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` (nats), `latent` (smooth L1 per element), `kl` and `ce` (nats); all but the first per

@@ -17,15 +17,7 @@ from torch.nn import functional as F
 from statewise.backbones.base import Backbone
 from statewise.backbones.nn.cache import Cache
 from statewise.backbones.nn.uses import recorded_uses
-from statewise.backbones.powers import (
-    Carrying,
-    Fetching,
-    Followed,
-    Limitable,
-    check_kept,
-    last_columns,
-    read_prompt,
-)
+from statewise.backbones.powers import Carrying, Fetching, Followed, Limitable, check_kept, last_columns, read_prompt
 from statewise.data_types import Batch, Hidden
 from statewise.decoding.carried_state import StateProtocol
 from statewise.decoding.predictor import Carrier, Fetcher, Predictor, StateLimiter, Traceable, Traced

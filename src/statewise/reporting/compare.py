@@ -120,10 +120,21 @@ def compare(
     unlike_data = _unlike_data(firsts, differences)
     matches = [] if unlike_data else _matches(groups, headline, differences)
     return Comparison(
-        groups, headline, chance, differences, claims, margin, chosen, shared, relative, matches, left_out,
-        unlike_data=unlike_data, comparable=comparable,
+        groups,
+        headline,
+        chance,
+        differences,
+        claims,
+        margin,
+        chosen,
+        shared,
+        relative,
+        matches,
+        left_out,
+        unlike_data=unlike_data,
+        comparable=comparable,
         seeds_left_out={name: list(seeds) for name, seeds in (seeds_left_out or {}).items() if seeds},
-    )  # fmt: skip
+    )
 
 
 def _unlike(first: Member, other: Member) -> str:
@@ -140,8 +151,10 @@ def _unlike(first: Member, other: Member) -> str:
 
 def _agree(some: Mapping[str, Mapping[str, float]], others: Mapping[str, Mapping[str, float]]) -> bool:
     """Whether baselines are equal up to rounding, which differs between machines."""
-    flat, other = ({(name, metric): value for name, metrics in found.items() for metric, value in metrics.items()}
-                   for found in (some, others))  # fmt: skip
+    flat, other = (
+        {(name, metric): value for name, metrics in found.items() for metric, value in metrics.items()}
+        for found in (some, others)
+    )
     return flat.keys() == other.keys() and all(math.isclose(flat[key], other[key], rel_tol=1e-9) for key in flat)
 
 
@@ -170,8 +183,11 @@ def _claims(groups: list[Group], headline: Headline, better: Path | None, margin
     means = [group.metrics[headline.metric].mean for group in groups]
     claims = []
     if better is not None:
-        places = [place for place, group in enumerate(groups)
-                  if any(member.folder.resolve() == better.resolve() for member in group.members)]  # fmt: skip
+        places = [
+            place
+            for place, group in enumerate(groups)
+            if any(member.folder.resolve() == better.resolve() for member in group.members)
+        ]
         if not places:
             raise ValueError(f"{better} is none of the runs being compared")
         if len(groups) < 2:
@@ -196,8 +212,9 @@ def _matches(groups: Sequence[Group], headline: Headline, differences: Mapping[s
     headline, was taken on different examples, or if runs do not say their tokens."""
     if headline.metric != "loss" or "trainer.evaluate_num" in differences:
         return []
-    curves = [{member.seed: member.curve("evaluation", "loss", "tokens") for member in group.members}
-              for group in groups]  # fmt: skip
+    curves = [
+        {member.seed: member.curve("evaluation", "loss", "tokens") for member in group.members} for group in groups
+    ]
     if not all(points[0] for runs in curves for points in runs.values()):
         return []
     return [
@@ -239,9 +256,10 @@ def _label(
     names = [member.recipe["objective"]["name"] for member in firsts]
     twins = [other for other in range(len(names)) if names[other] == names[place]]
     telling = [
-        setting_words(key, values[place]) for key, values in differences.items()
+        setting_words(key, values[place])
+        for key, values in differences.items()
         if key in having[place]
         and any(key in having[twin] and canonical(values[twin]) != canonical(values[place]) for twin in twins)
-    ]  # fmt: skip
+    ]
     name = objective_words(names[place])
     return f"{name} ({', '.join(telling)})" if telling else name

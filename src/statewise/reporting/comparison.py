@@ -82,9 +82,8 @@ class Comparison:
         hidden = {self.headline.metric, "perplexity"}
         evaluated = self.groups[0].members[0].report["metrics"]
         others = [
-            name for name in common
-            if name not in hidden and not (name in evaluated and name.startswith(DETAILS))
-        ]  # fmt: skip
+            name for name in common if name not in hidden and not (name in evaluated and name.startswith(DETAILS))
+        ]
         return [self.headline.metric, *others]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -129,11 +128,19 @@ class Comparison:
         shown = self.shown_metrics()
         header = ["group", "seed", *shown, "checkpoint", "end", "steps", "minutes", "run"]
         rows = [
-            [group.label, str(member.seed), *(number(member.metrics.get(name)) for name in shown),
-             number(member.report["checkpoint"]), str(member.end["reason"]), f"{member.end['step']:,}",
-             f"{member.end['seconds'] / 60:.1f}", str(member.folder)]
-            for group in self.groups for member in group.members
-        ]  # fmt: skip
+            [
+                group.label,
+                str(member.seed),
+                *(number(member.metrics.get(name)) for name in shown),
+                number(member.report["checkpoint"]),
+                str(member.end["reason"]),
+                f"{member.end['step']:,}",
+                f"{member.end['seconds'] / 60:.1f}",
+                str(member.folder),
+            ]
+            for group in self.groups
+            for member in group.members
+        ]
         return header, rows
 
     def claims_table(self) -> tuple[list[str], list[list[str]]]:
@@ -153,10 +160,16 @@ class Comparison:
         for one in self.matches:
             mean = one.mean
             share = f"{mean / one.other_tokens:.1%}" if mean is not None and one.other_tokens else "-"
-            rows.append([
-                one.group, one.other, number(one.loss), "not reached" if mean is None else f"{mean:,.0f}", share,
-                f"{len(one.reached)}/{len(one.tokens)}",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    one.group,
+                    one.other,
+                    number(one.loss),
+                    "not reached" if mean is None else f"{mean:,.0f}",
+                    share,
+                    f"{len(one.reached)}/{len(one.tokens)}",
+                ]
+            )
         return header, rows
 
     def matches_notes(self) -> list[str]:
@@ -230,10 +243,11 @@ class Comparison:
         members = [member for group in self.groups for member in group.members]
         unfinished = [f"{member.folder} (step {member.end['step']:,})" for member in members if not member.finished]
         unsolved = [
-            str(member.folder) for member in members
+            str(member.folder)
+            for member in members
             if member.end["reason"] == "solved"
             and not self.headline.solved(float(member.metrics[self.headline.metric]))
-        ]  # fmt: skip
+        ]
         notes = []
         if unfinished:
             notes.append(
@@ -276,8 +290,9 @@ class Comparison:
         pairs = [(self.groups[0].label, group.label) for group in self.groups[1:] if self.comparable]
         pairs += [(claim.group, claim.other) for claim in self._tested()]
         constant = [all(len(of[name]) > 1 and len(set(of[name])) == 1 for name in pair) for pair in pairs]
-        return ["p is -: within each of the two groups all runs have the same value, so there is no spread to test "
-                "against."] * any(constant)  # fmt: skip
+        return [
+            "p is -: within each of the two groups all runs have the same value, so there is no spread to test against."
+        ] * any(constant)
 
     def _single_notes(self) -> list[str]:
         """Names groups of a single seed, if others have several or a test was requested."""
@@ -342,10 +357,19 @@ class Comparison:
         claims = [markdown_table(*self.claims_table()), lines(self.claims_notes())] if self._tested() else []
         matches = [markdown_table(*self.matches_table()), lines(self.matches_notes())] if self.matches else []
         said = [markdown_text(self.finding())] * bool(self.finding())
-        return "\n\n".join([
-            *said, markdown_table(*self.table()), lines(self.notes()), *claims, *matches,
-            markdown_table(*self.seeds_table()),
-        ]) + "\n"  # fmt: skip
+        return (
+            "\n\n".join(
+                [
+                    *said,
+                    markdown_table(*self.table()),
+                    lines(self.notes()),
+                    *claims,
+                    *matches,
+                    markdown_table(*self.seeds_table()),
+                ]
+            )
+            + "\n"
+        )
 
     def as_json(self) -> str:
         """Everything as data."""

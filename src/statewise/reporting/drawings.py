@@ -125,8 +125,14 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
             axes.set_axis_off()
     handles = [Line2D([], [], color=STANDING_OUT if out else PLAIN, label=label) for label, out in keys.items()]
     if legend:
-        figure.legend(handles=handles, loc="lower center", ncols=len(keys), frameon=False, fontsize=8,
-                      bbox_to_anchor=(0.5, (below - legend) / height))  # fmt: skip
+        figure.legend(
+            handles=handles,
+            loc="lower center",
+            ncols=len(keys),
+            frameon=False,
+            fontsize=8,
+            bbox_to_anchor=(0.5, (below - legend) / height),
+        )
     if notes:
         figure.text(0.5, 0.05 / height, notes, ha="center", va="bottom", fontsize=9)
     return png(figure)
@@ -174,8 +180,10 @@ def drawings_html(drawings: Sequence[Drawing]) -> str:
         if pinned and others:
             said = {one.note for plot in pinned for one in plot.frames}
             left, right = "".join(map(_element, pinned)), "".join(_element(plot, said) for plot in others)
-            parts.append(f'<div class="drawings compared"><div class="pinned">{left}</div>'
-                         f'<div class="drawings">{right}</div></div>')  # fmt: skip
+            parts.append(
+                f'<div class="drawings compared"><div class="pinned">{left}</div>'
+                f'<div class="drawings">{right}</div></div>'
+            )
         else:
             parts.append(f'<div class="drawings">{"".join(map(_element, plots))}</div>')
     return "\n".join(parts)
@@ -190,9 +198,13 @@ def _element(plot: _Plot, said: Collection[str] = ()) -> str:
         for names in (*(layer.names for layer in frame.layers), *(dots.names for dots in frame.points))
     )
     data = {
-        "limits": plot.limits.tolist(), "grid": GRID, "x_title": last.x_title, "y_title": last.y_title, "named": named,
+        "limits": plot.limits.tolist(),
+        "grid": GRID,
+        "x_title": last.x_title,
+        "y_title": last.y_title,
+        "named": named,
         "frames": [_frame(frame, plot.limits) for frame in plot.frames],
-    }  # fmt: skip
+    }
     # In a script element only `<` could end it or begin a comment.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     slider = ""
@@ -232,13 +244,17 @@ def _frame(drawing: Drawing, limits: np.ndarray) -> dict[str, Any]:
             for layer in drawing.layers
         ],
         "points": [
-            {"places": packed(np.array(points.places, float).reshape(-1, 2)), "names": points.names,
-             "colours": [numbers[colour] for colour in points.colours], "size": points.size}
+            {
+                "places": packed(np.array(points.places, float).reshape(-1, 2)),
+                "names": points.names,
+                "colours": [numbers[colour] for colour in points.colours],
+                "size": points.size,
+            }
             for points in drawing.points
         ],
         "palette": palette,
         "texts": [{"place": text.place, "text": text.text} for text in drawing.texts],
-    }  # fmt: skip
+    }
 
 
 def _room(titles: Sequence[str]) -> float:

@@ -218,6 +218,7 @@ class Drawing:
             for dots in content.get("points", ())
         ]
         texts = [Text(text["place"], text["text"]) for text in content.get("texts", ())]
-        rest = {name: content[name] for name in ("plane", "true", "step", "x_title", "y_title", "note")
-                if name in content}  # fmt: skip
+        rest = {
+            name: content[name] for name in ("plane", "true", "step", "x_title", "y_title", "note") if name in content
+        }
         return cls(content["title"], layers, points, texts=texts, **rest)

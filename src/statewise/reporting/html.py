@@ -160,10 +160,17 @@ def page(comparison: Comparison) -> str:
     ) -> list[tuple[str, str]]:
         """Titles and figures. `with_library`: the first figure includes plotly's library for the whole page."""
         return [
-            (panel.title, plotly.io.to_html(interactive(panel, groups), full_html=False,
-                                            include_plotlyjs=with_library and not place, config=settings))
+            (
+                panel.title,
+                plotly.io.to_html(
+                    interactive(panel, groups),
+                    full_html=False,
+                    include_plotlyjs=with_library and not place,
+                    config=settings,
+                ),
+            )
             for place, panel in enumerate(multiple for panel in panels for multiple in small_multiples(panel))
-        ]  # fmt: skip
+        ]
 
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
@@ -183,37 +190,61 @@ def page(comparison: Comparison) -> str:
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
         style=STYLE + DRAWINGS_STYLE,
         finding=comparison.finding(),
-        curves_note=" ".join([
-            *[COLOURS_NOTE] * coloured, *[MEANS] * several,
-            *[CARRIED] * any(curve.carried is not None for panel in panels for curve in panel.curves),
-        ]),
-        header=header, rows=rows, notes=comparison.notes(),
-        claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
-        matches_header=matches_header, matches_rows=matches_rows, matches_notes=comparison.matches_notes(),
-        sweep=figures(swept, True, NO_GROUPS), sweep_over=swept[0].x_title if swept else "",
-        figures=figures(trained, not swept), analyses=figures(analysed, False),
+        curves_note=" ".join(
+            [
+                *[COLOURS_NOTE] * coloured,
+                *[MEANS] * several,
+                *[CARRIED] * any(curve.carried is not None for panel in panels for curve in panel.curves),
+            ]
+        ),
+        header=header,
+        rows=rows,
+        notes=comparison.notes(),
+        claims_header=claims_header,
+        claims_rows=claims_rows,
+        claims_notes=comparison.claims_notes(),
+        matches_header=matches_header,
+        matches_rows=matches_rows,
+        matches_notes=comparison.matches_notes(),
+        sweep=figures(swept, True, NO_GROUPS),
+        sweep_over=swept[0].x_title if swept else "",
+        figures=figures(trained, not swept),
+        analyses=figures(analysed, False),
         without_mean=notes_without_mean([*trained, *analysed]),
-        drawings=drawings_html(drawn) if drawn else "", drawings_note=DRAWINGS_NOTE, script=script(),
-        graphs=_those(samples, _drawn), of_all=_of_all(comparison),
+        drawings=drawings_html(drawn) if drawn else "",
+        drawings_note=DRAWINGS_NOTE,
+        script=script(),
+        graphs=_those(samples, _drawn),
+        of_all=_of_all(comparison),
         answers=[
             (title, note, found)
             for title, note, found in (
-                ("Examples", "Held-out prompts and the model's answers.",
-                 _those(_kept(comparison, "samples", TEXTS), _text)),
-                ("Continuations", "Held-out sequences, cut, and the continuations: green until they first differ.",
-                 _those(_kept(comparison, "continuations", 6), _text)),
-            ) if found
+                (
+                    "Examples",
+                    "Held-out prompts and the model's answers.",
+                    _those(_kept(comparison, "samples", TEXTS), _text),
+                ),
+                (
+                    "Continuations",
+                    "Held-out sequences, cut, and the continuations: green until they first differ.",
+                    _those(_kept(comparison, "continuations", 6), _text),
+                ),
+            )
+            if found
         ],
         extremes=[
-            (title, found) for title, name in (("Hardest sequences", "hardest"), ("Easiest sequences", "easiest"))
+            (title, found)
+            for title, name in (("Hardest sequences", "hardest"), ("Easiest sequences", "easiest"))
             if (found := _kept(comparison, name, 5))
         ],
         commands=[member.repeat for member in members],
-        seeds_header=seeds_header, seeds_rows=seeds_rows, differences=comparison.differences,
+        seeds_header=seeds_header,
+        seeds_rows=seeds_rows,
+        differences=comparison.differences,
         letters={letter_of(place): label for place, label in enumerate(labels)} if len("".join(labels)) > LONG else {},
         coloured=coloured,
         colours=[look.colour for look in looks.values()] + [""] * len(comparison.baselines),
-    )  # fmt: skip
+    )
 
 
 Kept = dict[str, list[dict[str, Any]]]
@@ -226,8 +257,9 @@ def _of_all(comparison: Comparison) -> dict[str, str]:
     words = metric.replace("_", " ")
     return {
         f"{group.label}, seed {member.seed}": f"; {words} on all {num:,}: {number(float(member.metrics[metric]))}"
-        for group in comparison.groups for member in group.members[:1]
-    }  # fmt: skip
+        for group in comparison.groups
+        for member in group.members[:1]
+    }
 
 
 def _kept(comparison: Comparison, kind: str, few: int) -> Kept:

@@ -40,9 +40,17 @@ _LAYER: Shape = {"label": TEXT, "lines": [[[NUMBER]]], "names": [TEXT], "stands_
 _COLOUR = Leaf("a colour as #rrggbb", lambda value: isinstance(value, str) and bool(_RGB.fullmatch(value)))
 _POINTS: Shape = {"places": [[NUMBER]], "colours": [_COLOUR], "names?": [TEXT], "size?": AMOUNT}
 _DRAWING: Shape = {
-    "title": TEXT, "layers": [_LAYER], "points?": [_POINTS], "plane?": TEXT, "true?": FLAG, "step?": Maybe(COUNT),
-    "x_title?": TEXT, "y_title?": TEXT, "note?": TEXT, "texts?": [{"place": [NUMBER], "text": TEXT}],
-}  # fmt: skip
+    "title": TEXT,
+    "layers": [_LAYER],
+    "points?": [_POINTS],
+    "plane?": TEXT,
+    "true?": FLAG,
+    "step?": Maybe(COUNT),
+    "x_title?": TEXT,
+    "y_title?": TEXT,
+    "note?": TEXT,
+    "texts?": [{"place": [NUMBER], "text": TEXT}],
+}
 ANALYSIS: Shape = {
     "checkpoint": COUNT,
     "settings": {},
@@ -129,8 +137,11 @@ class Member:
     def curve(self, kind: str, metric: str, by: str = "step") -> tuple[list[float], list[float]]:
         """A metric of the records of `kind` over another of their numbers: `step`, `tokens`, `seconds`; empty if the
         run lacks either."""
-        points = [(record[by], record[metric]) for record in self.records
-                  if record["kind"] == kind and metric in record and by in record]  # fmt: skip
+        points = [
+            (record[by], record[metric])
+            for record in self.records
+            if record["kind"] == kind and metric in record and by in record
+        ]
         return [at for at, _ in points], [value for _, value in points]
 
     @property
@@ -219,10 +230,11 @@ def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
         _check_settings(members, f"analysed by {name}", [member.analyses[name]["settings"] for member in members])
     part_of_name = any(":" in metric for metric in chosen)
     others = [
-        name for name, data in members[0].other_data.items()
+        name
+        for name, data in members[0].other_data.items()
         if all(name in member.other_data for member in members)
         and (not chosen or part_of_name or set(chosen) & set(metrics_of([data])))
-    ]  # fmt: skip
+    ]
     for name in others:
         source = members[0].other_data[name].source
         _check_settings(members, f"evaluated on {source}", [member.other_data[name].settings for member in members])
@@ -244,10 +256,12 @@ def _shown_names(members: Sequence[Member], chosen: Sequence[str]) -> dict[str, 
     for name, main in mains.items():
         several = [member.analyses[name]["metrics"] for member in members]
         main += [
-            metric for metric in several[0]
-            if metric not in main and {metric, f"{name}:{metric}"} & set(chosen)
+            metric
+            for metric in several[0]
+            if metric not in main
+            and {metric, f"{name}:{metric}"} & set(chosen)
             and all(metric in metrics for metrics in several)
-        ]  # fmt: skip
+        ]
     taken = Counter(metric for main in mains.values() for metric in main)
     taken.update({metric for member in members for metric in member.report["metrics"]})
     return {

@@ -14,8 +14,13 @@ from statewise.runtime.json_files import COUNT, MEASURED, NUMBER, TEXT, Maybe, S
 
 _HEADLINE: Shape = {"metric": TEXT}
 EVALUATION: Shape = {"checkpoint": COUNT, "file": TEXT, "headline": _HEADLINE, "metrics": {...: MEASURED}, "num": COUNT}
-SET: Shape = {"checkpoint": COUNT, "set": {"option": TEXT, "value": TEXT}, "headline": _HEADLINE,
-              "metrics": {...: MEASURED}, "num": COUNT}  # fmt: skip
+SET: Shape = {
+    "checkpoint": COUNT,
+    "set": {"option": TEXT, "value": TEXT},
+    "headline": _HEADLINE,
+    "metrics": {...: MEASURED},
+    "num": COUNT,
+}
 _BENCHMARK: Shape = {"main": Maybe(TEXT), "num": Maybe(COUNT), "metrics": {...: Maybe(MEASURED)}}
 BENCHMARKS: Shape = {
     "checkpoint": COUNT,
@@ -83,9 +88,7 @@ def _of_set(content: dict[str, Any], where: str) -> OtherData:
         known = {}
     else:
         shown = {name: shown[name] for name in sorted(shown, key=known.__getitem__)}
-    return OtherData(
-        "set", f"--{option} {value}", shown, {"examples": content["num"]}, option, sorted(known.values())
-    )  # fmt: skip
+    return OtherData("set", f"--{option} {value}", shown, {"examples": content["num"]}, option, sorted(known.values()))
 
 
 def _number(text: str) -> float | None:

@@ -62,8 +62,16 @@ UNITS = {
 
 def _unit(comparison: Comparison, by: str) -> tuple[float, str]:
     """The largest unit of which the longest run has one, and the axis title."""
-    most = max((float(record[by]) for group in comparison.groups for member in group.members
-                for record in member.records if by in record), default=0.0)  # fmt: skip
+    most = max(
+        (
+            float(record[by])
+            for group in comparison.groups
+            for member in group.members
+            for record in member.records
+            if by in record
+        ),
+        default=0.0,
+    )
     return next((unit, title) for title, unit in UNITS[by].items() if most >= unit or unit == 1)
 
 
@@ -152,9 +160,10 @@ def _same_controls(comparison: Comparison, name: str, place: int) -> list[Curve]
         return lengths_fit and bool(np.allclose([one.x, one.y], [other.x, other.y], rtol=1e-6, atol=1e-9))
 
     return [
-        curve for curve in first
+        curve
+        for curve in first
         if curve.role == "control" and all(any(same(curve, other) for other in curves) for curves in others)
-    ]  # fmt: skip
+    ]
 
 
 def _group_curves(
@@ -197,8 +206,11 @@ def _relative_to(panel: Panel, group: str) -> Panel:
         if curve.role != "line" or curve.label not in first:
             continue
         basis = first[curve.label]
-        kept = [(x, y - float(np.interp(x, basis.x, basis.y)))
-                for x, y in zip(curve.x, curve.y) if basis.x[0] <= x <= basis.x[-1]]  # fmt: skip
+        kept = [
+            (x, y - float(np.interp(x, basis.x, basis.y)))
+            for x, y in zip(curve.x, curve.y)
+            if basis.x[0] <= x <= basis.x[-1]
+        ]
         if kept:
             curves.append(replace(curve, x=[x for x, _ in kept], y=[y for _, y in kept], band=None))
     title = f"{panel.title}, minus the first group"

@@ -130,8 +130,9 @@ def draw_panels(panels: Sequence[Panel], groups: Mapping[str, Look] = NO_GROUPS,
         if handles and list(handles) != named and len(handles) > 1 and not groups:
             names = [fitted(name, BESIDE, 10) for name in handles]
             tallest = max(tallest, LINE * sum(name.count("\n") + 1.2 for name in names))
-            axes.legend(handles.values(), names, frameon=False, fontsize=10, loc="center left",
-                        bbox_to_anchor=(1.01, 0.5))  # fmt: skip
+            axes.legend(
+                handles.values(), names, frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.01, 0.5)
+            )
         named = list(handles)
     for axes in linear:  # once all that share an axis are drawn
         axes.set_ylim(*_widened(*axes.get_ylim()))
@@ -164,10 +165,12 @@ def _legend(
             Line2D([], [], color="0.3", linestyle=_style(place), label=label) for place, label in enumerate(labels)
         ]
     keys += [Line2D([], [], linewidth=1, label=label, **_control(place)) for place, label in enumerate(controls)]
-    says = " ".join([
-        *[MEANS] * any(curve.band for panel in shown for curve in panel.curves),
-        *[CARRIED] * any(curve.carried is not None for panel in shown for curve in panel.curves),
-    ])  # fmt: skip
+    says = " ".join(
+        [
+            *[MEANS] * any(curve.band for panel in shown for curve in panel.curves),
+            *[CARRIED] * any(curve.carried is not None for panel in shown for curve in panel.curves),
+        ]
+    )
     if not keys and not says:
         return 0.0
     for key in keys:
@@ -175,8 +178,15 @@ def _legend(
     widest = max((_inches(line, 10) for key in keys for line in str(key.get_label()).split("\n")), default=0.0)
     columns = max(1, min(len(keys), int((room - 0.2) / (widest + HANDLE))))
     title = fitted(says, room * 0.95, 9)
-    figure.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize=10, title=title,
-                  title_fontsize=9)  # fmt: skip
+    figure.legend(
+        handles=keys,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=10,
+        title=title,
+        title_fontsize=9,
+    )
     heights = [str(key.get_label()).count("\n") + 1.2 for key in keys]
     rows = -(-len(keys) // columns)
     lines = max((sum(heights[at : at + rows]) for at in range(0, len(keys), max(1, rows))), default=0.0)
@@ -234,10 +244,13 @@ def on_its_axes(panel: Panel) -> tuple[Panel, float | None]:
         return lowest if y <= 0 else y
 
     curves = [
-        replace(curve, y=[*map(raised, curve.y)],
-                band=curve.band and [(raised(low), raised(high)) for low, high in curve.band])
+        replace(
+            curve,
+            y=[*map(raised, curve.y)],
+            band=curve.band and [(raised(low), raised(high)) for low, high in curve.band],
+        )
         for curve in panel.curves
-    ]  # fmt: skip
+    ]
     return replace(panel, curves=curves), lowest
 
 
@@ -271,11 +284,19 @@ def _draw(
         if curve.role == "background":
             axes.plot(curve.x, curve.y, color="0.85", linewidth=0.9, zorder=1)
         elif curve.role == "control":
-            axes.plot(curve.x, curve.y, linewidth=1, zorder=4, label=curve.label,
-                      **_control(controls.index(curve.label)))  # fmt: skip
+            axes.plot(
+                curve.x, curve.y, linewidth=1, zorder=4, label=curve.label, **_control(controls.index(curve.label))
+            )
         elif curve.role == "raw":
-            axes.plot(curve.x, curve.y, color=look.colour, linewidth=0.7, alpha=0.4,
-                      marker="o" if len(curve.x) == 1 else None, markersize=2)  # fmt: skip
+            axes.plot(
+                curve.x,
+                curve.y,
+                color=look.colour,
+                linewidth=0.7,
+                alpha=0.4,
+                marker="o" if len(curve.x) == 1 else None,
+                markersize=2,
+            )
             if _ended(panel, curve):
                 axes.plot(curve.x[-1:], curve.y[-1:], color=look.colour, alpha=0.7, marker="o", markersize=3)
         elif curve.role == "series":
@@ -285,8 +306,17 @@ def _draw(
             axes.plot(curve.x, curve.y, color=shade, marker=dots, markersize=3.5, label=label)
         else:
             style = _style(labels.index(curve.label)) if groups and curve.label else "-"
-            axes.plot(curve.x, curve.y, color=look.colour, linestyle=style, linewidth=1.6, marker=dots, markersize=3.5,
-                      zorder=3, label=None if groups else curve.label)  # fmt: skip
+            axes.plot(
+                curve.x,
+                curve.y,
+                color=look.colour,
+                linestyle=style,
+                linewidth=1.6,
+                marker=dots,
+                markersize=3.5,
+                zorder=3,
+                label=None if groups else curve.label,
+            )
             if curve.band:
                 axes.fill_between(curve.x, *zip(*curve.band), color=look.colour, alpha=0.15, linewidth=0)
     axes.grid(alpha=0.25)
@@ -350,11 +380,25 @@ def interactive(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> Any:
             dash = styles[labels.index(curve.label) % len(styles)]
             if curve.band:
                 low, high = zip(*curve.band)
-                figure.add_scatter(x=[*curve.x, *curve.x[::-1]], y=[*high, *low[::-1]], fill="toself", line_width=0,
-                                   mode="lines", fillcolor=look.colour, opacity=0.15, hoverinfo="skip",
-                                   legendgroup=curve.group, showlegend=False)  # fmt: skip
-            shown |= {"line_color": look.colour, "line_dash": dash, "legendgroup": curve.group,
-                      "marker_symbol": SYMBOLS[look.marker], "marker_color": look.colour}  # fmt: skip
+                figure.add_scatter(
+                    x=[*curve.x, *curve.x[::-1]],
+                    y=[*high, *low[::-1]],
+                    fill="toself",
+                    line_width=0,
+                    mode="lines",
+                    fillcolor=look.colour,
+                    opacity=0.15,
+                    hoverinfo="skip",
+                    legendgroup=curve.group,
+                    showlegend=False,
+                )
+            shown |= {
+                "line_color": look.colour,
+                "line_dash": dash,
+                "legendgroup": curve.group,
+                "marker_symbol": SYMBOLS[look.marker],
+                "marker_color": look.colour,
+            }
             if curve.role == "raw":
                 shown |= {"line_width": 0.8, "opacity": 0.4}
                 if _ended(panel, curve):
@@ -363,28 +407,48 @@ def interactive(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> Any:
                 shown["showlegend"] = len(labels) == 1 and not curve.group
         elif curve.role == "control":
             place = controls.index(curve.label)
-            shown |= {"line_color": GREYS[place // len(DASHES) % len(GREYS)], "line_width": 1,
-                      "line_dash": list(DASHES.values())[place % len(DASHES)], "showlegend": True}  # fmt: skip
+            shown |= {
+                "line_color": GREYS[place // len(DASHES) % len(GREYS)],
+                "line_width": 1,
+                "line_dash": list(DASHES.values())[place % len(DASHES)],
+                "showlegend": True,
+            }
         else:
             shown |= {"line_color": "#999", "line_width": 1}
         name = for_plotly(", ".join(word for word in (curve.group, curve.label, curve.run) if word))
         figure.add_scatter(
-            x=curve.x, y=curve.y, customdata=original.y, name=name, marker_size=dots, marker_line_width=0,
+            x=curve.x,
+            y=curve.y,
+            customdata=original.y,
+            name=name,
+            marker_size=dots,
+            marker_line_width=0,
             mode="lines+markers" if dots else "lines",
-            hovertemplate=f"{name}<br>%{{x}}: %{{customdata:.4f}}<extra></extra>", **shown,
-        )  # fmt: skip
+            hovertemplate=f"{name}<br>%{{x}}: %{{customdata:.4f}}<extra></extra>",
+            **shown,
+        )
     for place, label in enumerate(labels if len(labels) > 1 else []):
-        figure.add_scatter(x=[None], y=[None], name=for_plotly(label), mode="lines", line_color="#888",
-                           line_dash=styles[place % len(styles)])  # fmt: skip
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            name=for_plotly(label),
+            mode="lines",
+            line_color="#888",
+            line_dash=styles[place % len(styles)],
+        )
     x_title = panel.x_title if lowest is None else f"{panel.x_title}\n{BELOW_ALL}"
     figure.update_layout(
-        template="plotly_white", height=340, autosize=True,
-        xaxis_title=for_plotly(x_title), yaxis_title=for_plotly(panel.y_title),
+        template="plotly_white",
+        height=340,
+        autosize=True,
+        xaxis_title=for_plotly(x_title),
+        yaxis_title=for_plotly(panel.y_title),
         margin={"l": 50, "r": 15, "t": 15, "b": 45},
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
         # Above the plot: below it, several lines of a legend would lie on the title of the axis.
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-    )  # fmt: skip
+    )
     if panel.log_x:
         figure.update_xaxes(type="log")
     elif _whole_steps(panel) and _span(panel) < FEWEST_STEPS:  # else plotly divides them

@@ -59,9 +59,14 @@ class SuiteRun:
 
     @classmethod
     def read(
-        cls, names: tuple[str, str, str], seed: int, folder: Path, finished: bool, message: str,
+        cls,
+        names: tuple[str, str, str],
+        seed: int,
+        folder: Path,
+        finished: bool,
+        message: str,
         wanted: Mapping[str, Mapping[str, Any] | None],
-    ) -> SuiteRun:  # fmt: skip
+    ) -> SuiteRun:
         """The run in `folder`, whose training and further commands have `finished`; with a `message` it failed, but if
         it was trained it has its figures. `wanted`: names of the reports that the commands write; of analyses with
         their settings, as the same may have been made since with others. Raises `ValueError` for damaged reports."""
@@ -132,8 +137,20 @@ class SuiteReport:
             metric = done[0].headline.metric if done and done[0].headline else "-"
             others = [mean_of(done, name) for name in self.found]
             minutes = f"{sum(run.minutes or 0.0 for run in done) / len(done):.1f}" if done else "-"
-            rows.append([recipe, backbone, objective, f"{len(done)}/{len(runs)}", str(failed), metric,
-                         mean_of(done, metric), solved(done), *others, minutes])  # fmt: skip
+            rows.append(
+                [
+                    recipe,
+                    backbone,
+                    objective,
+                    f"{len(done)}/{len(runs)}",
+                    str(failed),
+                    metric,
+                    mean_of(done, metric),
+                    solved(done),
+                    *others,
+                    minutes,
+                ]
+            )
         return [*first, *self.found, "minutes"], rows
 
     def runs_table(self) -> tuple[list[str], Rows]:
@@ -141,12 +158,20 @@ class SuiteReport:
         header = ["recipe", "backbone", "objective", "seed", "state", "message", "metric", "value", "minutes", "run"]
         folder = self._folder()
         rows = [
-            [run.recipe, run.backbone, run.objective, str(run.seed), run.state, run.message,
-             run.headline.metric if run.headline else "-", number(run.value),
-             "-" if run.minutes is None else f"{run.minutes:.1f}",
-             os.path.relpath(run.folder, folder) if folder else run.folder]
+            [
+                run.recipe,
+                run.backbone,
+                run.objective,
+                str(run.seed),
+                run.state,
+                run.message,
+                run.headline.metric if run.headline else "-",
+                number(run.value),
+                "-" if run.minutes is None else f"{run.minutes:.1f}",
+                os.path.relpath(run.folder, folder) if folder else run.folder,
+            ]
             for run in self.runs
-        ]  # fmt: skip
+        ]
         return header, rows
 
     def _folder(self) -> str:
@@ -160,8 +185,10 @@ class SuiteReport:
     def notes(self) -> list[str]:
         """What the table shows."""
         missing = [name for name in self.shown if name not in self.found]
-        counts = {state: sum(run.state == state for run in self.runs)
-                  for state in ("finished", "failed", "not finished", "not started")}  # fmt: skip
+        counts = {
+            state: sum(run.state == state for run in self.runs)
+            for state in ("finished", "failed", "not finished", "not started")
+        }
         return [
             ", ".join(f"{counted(count, 'run')} {state}" for state, count in counts.items() if count) + ".",
             "mean: of the task's headline metric over the trained runs, with the 95% confidence interval of the mean "
@@ -210,9 +237,15 @@ class SuiteReport:
         sections = [(recipe, self._tables(recipe)) for recipe in recipes]
         header, rows = self.runs_table()
         return template().render(
-            title=self.title, about=self.about, notes=self.notes(), sections=sections, header=header, rows=rows,
-            runs_note=self._runs_note(), style=STYLE,
-        )  # fmt: skip
+            title=self.title,
+            about=self.about,
+            notes=self.notes(),
+            sections=sections,
+            header=header,
+            rows=rows,
+            runs_note=self._runs_note(),
+            style=STYLE,
+        )
 
     def _tables(self, recipe: str) -> list[dict[str, Any]]:
         """Of the headline metric and of each other one that is shown and that some run has."""
@@ -245,17 +278,23 @@ class SuiteReport:
                 runs = cells.get((objective, backbone), [])
                 done = [run for run in runs if run.headline is not None]
                 failed = sum(run.state == "failed" for run in runs)
-                shown.append({
-                    "text": mean_of(done, metric) if runs else "left out", "solved": solved(done) if ranks else "-",
-                    "failed": failed if ranks else 0, "best": (objective, backbone) in best,
-                    "dots": dots([value for run in done if (value := run.number(metric)) is not None], values),
-                })  # fmt: skip
+                shown.append(
+                    {
+                        "text": mean_of(done, metric) if runs else "left out",
+                        "solved": solved(done) if ranks else "-",
+                        "failed": failed if ranks else 0,
+                        "best": (objective, backbone) in best,
+                        "dots": dots([value for run in done if (value := run.number(metric)) is not None], values),
+                    }
+                )
             rows.append((objective, shown))
         words = self.shown.get(metric)
         name = f"{metric}: {words}" if words else metric
-        what = "no finished run" if headline is None else (
-            f"{name}, {'higher' if headline.higher_is_better else 'lower'} is better" if ranks else name
-        )  # fmt: skip
+        what = (
+            "no finished run"
+            if headline is None
+            else (f"{name}, {'higher' if headline.higher_is_better else 'lower'} is better" if ranks else name)
+        )
         if best:
             what += "; bold: the best mean, and each that is not told apart from it"
             what += ", of the backbones on the same data" if len(by_data) > 1 else ""

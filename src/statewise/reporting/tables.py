@@ -57,8 +57,10 @@ def text_table(header: Sequence[str], rows: Rows, left: Collection[int] | None =
     widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
-        padded = (cell.ljust(width) if place in left else cell.rjust(width)
-                  for place, (cell, width) in enumerate(zip(cells, widths)))  # fmt: skip
+        padded = (
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths))
+        )
         return narrowed("  ".join(padded).rstrip())
 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *(line(row) for row in rows)])

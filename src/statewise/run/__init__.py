@@ -18,20 +18,31 @@ Files are written durably, and config.json last, so that after a kill at any mom
 the new complete version. Checkpoints have checksums. None of the folders is written through if it is a link.
 """
 
-from statewise.run.checkpoint import (
-    MOMENTS,
-    TRAINING,
-    WEIGHTS,
-    WHOLE,
-    Checkpoint,
-    DamagedCheckpoint,
-    check_checkpoint,
-)
+from statewise.run.checkpoint import MOMENTS, TRAINING, WEIGHTS, WHOLE, Checkpoint, DamagedCheckpoint, check_checkpoint
 from statewise.run.file_names import evaluation_of, evaluation_on, named, report_of, shortened, with_name
 from statewise.run.folder import CONFIG, CONVERTED, FILES, FINISHED, METRICS, SIGNS, Record, Replaced, Run
 
 __all__ = [
-    "CONFIG", "CONVERTED", "FILES", "FINISHED", "METRICS", "MOMENTS", "SIGNS", "TRAINING", "WEIGHTS", "WHOLE",
-    "Checkpoint", "DamagedCheckpoint", "Record", "Replaced", "Run", "check_checkpoint", "evaluation_of",
-    "evaluation_on", "named", "report_of", "shortened", "with_name",
-]  # fmt: skip
+    "CONFIG",
+    "CONVERTED",
+    "FILES",
+    "FINISHED",
+    "METRICS",
+    "MOMENTS",
+    "SIGNS",
+    "TRAINING",
+    "WEIGHTS",
+    "WHOLE",
+    "Checkpoint",
+    "DamagedCheckpoint",
+    "Record",
+    "Replaced",
+    "Run",
+    "check_checkpoint",
+    "evaluation_of",
+    "evaluation_on",
+    "named",
+    "report_of",
+    "shortened",
+    "with_name",
+]

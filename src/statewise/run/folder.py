@@ -70,12 +70,24 @@ Record = dict[str, Any]
 
 
 _NAMED: Shape = {"name": TEXT}
-RECIPE: Shape = {"format": ANYTHING, "task?": _NAMED, "backbone?": _NAMED, "objective?": _NAMED,
-                 "trainer?": Maybe({"steps?": COUNT})}  # fmt: skip
+RECIPE: Shape = {
+    "format": ANYTHING,
+    "task?": _NAMED,
+    "backbone?": _NAMED,
+    "objective?": _NAMED,
+    "trainer?": Maybe({"steps?": COUNT}),
+}
 THREADS = Leaf("a whole number from 1 to 4096", lambda value: COUNT.holds(value) and 1 <= value <= 4096)
 ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": THREADS, "steps?": COUNT}
-RECORD: Shape = {"kind": one_of("train", "evaluation", "end"), "step": COUNT, "reason?": TEXT, "part?": TEXT,
-                 "seconds?": AMOUNT, "tokens?": AMOUNT, ...: metric}  # fmt: skip
+RECORD: Shape = {
+    "kind": one_of("train", "evaluation", "end"),
+    "step": COUNT,
+    "reason?": TEXT,
+    "part?": TEXT,
+    "seconds?": AMOUNT,
+    "tokens?": AMOUNT,
+    ...: metric,
+}
 END: Shape = {"reason": TEXT}
 """What a record of the kind `end` also has."""
 
@@ -257,9 +269,10 @@ class Run:
         self._refuse_replaced()
         if folder.is_symlink():
             raise PermissionError(
-                errno.EPERM, "this is a link, and nothing is written through links: put a folder in its place",
+                errno.EPERM,
+                "this is a link, and nothing is written through links: put a folder in its place",
                 str(folder),
-            )  # fmt: skip
+            )
         return folder
 
     def in_use(self) -> bool:

@@ -50,8 +50,10 @@ ANYTHING = Leaf("anything", lambda value: True)
 TEXT = Leaf("text", lambda value: isinstance(value, str))
 WORD = Leaf("a word without blanks", lambda value: isinstance(value, str) and value.split() == [value])
 FLAG = Leaf("true or false", lambda value: isinstance(value, bool))
-COUNT = Leaf("a whole number from 0 on",
-             lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST)  # fmt: skip
+COUNT = Leaf(
+    "a whole number from 0 on",
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST,
+)
 POSITIVE = Leaf("a whole number from 1 on", lambda value: COUNT.holds(value) and value > 0)
 NUMBER = Leaf("a finite number", lambda value: _is_number(value) and abs(value) <= LARGEST**16)
 MEASURED = Leaf("a number", lambda value: isinstance(value, float) or NUMBER.holds(value))

@@ -91,8 +91,9 @@ class Ledger:
             self._write({"title": f"statewise {self.title}", **self.facts})
             return
         before = {key: value for key, value in rows[0].items() if key != "title"}
-        changed = [f"{key} was {before.get(key)}, is {value}" for key, value in self.facts.items()
-                   if before.get(key) != value]  # fmt: skip
+        changed = [
+            f"{key} was {before.get(key)}, is {value}" for key, value in self.facts.items() if before.get(key) != value
+        ]
         if changed:
             raise ValueError(f"{self.path} was started with other settings: {'; '.join(changed)}: choose another --out")
         if content != whole:

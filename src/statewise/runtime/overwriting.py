@@ -305,12 +305,7 @@ def claimed_files(
 
 @contextlib.contextmanager
 def claimed_folder(
-    out: Path,
-    files: Sequence[str],
-    signs: Signs,
-    what: str,
-    overwrite: bool,
-    temporary: Sequence[str] = (),
+    out: Path, files: Sequence[str], signs: Signs, what: str, overwrite: bool, temporary: Sequence[str] = ()
 ) -> Iterator[Path]:
     """An empty folder, which at the end of the block gets the name `out`; a link to an empty folder is followed.
     `temporary`: patterns of what other packages leave in it when they are killed. The other arguments, and what it

@@ -88,8 +88,9 @@ class Call:
             raise ValueError(f"the method must be one of {', '.join(METHODS)}, not {self.method!r}")
         noise = self.settings.noise > 0
         if self.method in COMPARED and (self.damaged or noise):
-            raise ValueError(f"{self.method.upper()} reads every trace as undamaged: give --method exact or neural, or "
-                             "no --noise")  # fmt: skip
+            raise ValueError(
+                f"{self.method.upper()} reads every trace as undamaged: give --method exact or neural, or no --noise"
+            )
         resumes = self.method in ("auto", "exact") and self.folder is not None and not self.overwrite
         kept = read_checkpoint(self.folder) if resumes and self.folder is not None else None
         of_part = kept is not None and kept[1].get("traces") == self.parts[0].sha256 != self.traces.sha256
@@ -183,8 +184,13 @@ class Call:
             left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
             clock = Clock(GRACE if self.stop() else max(GRACE, left))
             arity, objects = (MOST_ARITY, sorted(sorts_of(self.traces.actions)[1])) if self.lifted else (None, [])
-            seen = Seen.of(self.traces, arity=arity, constants=objects, reading=lambda rows: clock.reading(rows, 0.1),
-                           going_on=clock.going_on)  # fmt: skip
+            seen = Seen.of(
+                self.traces,
+                arity=arity,
+                constants=objects,
+                reading=lambda rows: clock.reading(rows, 0.1),
+                going_on=clock.going_on,
+            )
             if clock.cut or not clock.going_on():
                 report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
             return {NAME: seen.as_json()} if all(seen.negatives) else {}

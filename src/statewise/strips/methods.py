@@ -141,8 +141,17 @@ def _ground_attempts(call: Call) -> list[Attempt[Learned]]:
 
     def training(traces: Traces, share: float) -> Learned:
         left = call.left()
-        trained.append(learn_neural(traces, call.settings, seconds=left and left * share, stop=call.stop,
-                                    folder=call.folder, write=False, progress=call.progress))  # fmt: skip
+        trained.append(
+            learn_neural(
+                traces,
+                call.settings,
+                seconds=left and left * share,
+                stop=call.stop,
+                folder=call.folder,
+                write=False,
+                progress=call.progress,
+            )
+        )
         return trained[0]
 
     def both(traces: Traces, share: float) -> Learned:
@@ -235,8 +244,9 @@ def _write(model: Learned | LiftedModel, call: Call, cut: Set[str]) -> None:
         call.listed.write(call.folder, call.parts[0], model.report.get("seconds", 0.0), lifted=lifted)
         goes_on = True
     if isinstance(model, LiftedModel):
-        write_schemas(call.folder, model.schemas, model.ground(call.traces.actions), model.report,
-                      keep_checkpoint=goes_on)  # fmt: skip
+        write_schemas(
+            call.folder, model.schemas, model.ground(call.traces.actions), model.report, keep_checkpoint=goes_on
+        )
     else:
         model.save(call.folder, keep_checkpoint=goes_on)
 

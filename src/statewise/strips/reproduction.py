@@ -96,14 +96,23 @@ class Cell:
 
 def table1(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
     """The paper's table. `simple` has too few unique traces for more than 500."""
-    return [Cell(name, size, draw, MAX_LENGTH.get(name, LONGEST)) for draw in range(1, draws + 1) for size in sizes
-            for name in domains if not (name == "simple" and size > 500)]  # fmt: skip
+    return [
+        Cell(name, size, draw, MAX_LENGTH.get(name, LONGEST))
+        for draw in range(1, draws + 1)
+        for size in sizes
+        for name in domains
+        if not (name == "simple" and size > 500)
+    ]
 
 
 def larger(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
     """Domains beyond the paper's, by number of traces."""
-    return [Cell(name, size, draw, MAX_LENGTH.get(name, LONGEST)) for draw in range(1, draws + 1) for name in domains
-            for size in sizes]  # fmt: skip
+    return [
+        Cell(name, size, draw, MAX_LENGTH.get(name, LONGEST))
+        for draw in range(1, draws + 1)
+        for name in domains
+        for size in sizes
+    ]
 
 
 def unknown_atoms(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
@@ -113,8 +122,12 @@ def unknown_atoms(domains: Sequence[str], sizes: Sequence[int], draws: int) -> l
 
 def noisy(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
     """1, 5 and 10% of the traces with a flipped label, or with an action replaced."""
-    return [replace(cell, noise=share, noise_of=kind) for cell in table1(domains, sizes, draws)
-            for share in (0.01, 0.05, 0.1) for kind in ("labels", "actions")]  # fmt: skip
+    return [
+        replace(cell, noise=share, noise_of=kind)
+        for cell in table1(domains, sizes, draws)
+        for share in (0.01, 0.05, 0.1)
+        for kind in ("labels", "actions")
+    ]
 
 
 def lifted(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
@@ -162,9 +175,19 @@ NOTIONS: dict[str, dict[str, bool]] = {
 }
 _OUTCOME = one_of("equivalent", "different", "unknown")
 _OUTCOMES: Shape = {"definition_1?": _OUTCOME, "real_states?": _OUTCOME, "drawn_traces": _OUTCOME}
-_CELL: Keys = {"cell": TEXT, "domain": TEXT, "size": COUNT, "draw": COUNT, "noise": NUMBER, "noise_of": TEXT,
-                "seconds": NUMBER, "cpu_seconds?": NUMBER, "memory?": Maybe(NUMBER), "method?": one_of(*METHODS),
-                "certainty?": {...: SHARE}}  # fmt: skip
+_CELL: Keys = {
+    "cell": TEXT,
+    "domain": TEXT,
+    "size": COUNT,
+    "draw": COUNT,
+    "noise": NUMBER,
+    "noise_of": TEXT,
+    "seconds": NUMBER,
+    "cpu_seconds?": NUMBER,
+    "memory?": Maybe(NUMBER),
+    "method?": one_of(*METHODS),
+    "certainty?": {...: SHARE},
+}
 RECORD: Shape = {
     **_CELL,
     "single?": {"train": [NUMBER], "test": [NUMBER], "best": COUNT, "best_equivalent": _OUTCOMES},
@@ -211,8 +234,10 @@ def reproduce(
     if unknown := [name for name in methods if name not in METHODS]:
         raise ValueError(f"unknown method {unknown[0]!r}: choices: {', '.join(METHODS)}")
     if experiment == "noise" and not set(methods) <= set(FROM_NOISE):
-        raise ValueError("noise: without negative traces damage cannot be told from rare actions: take the methods "
-                         + ", ".join(FROM_NOISE))  # fmt: skip
+        raise ValueError(
+            "noise: without negative traces damage cannot be told from rare actions: take the methods "
+            + ", ".join(FROM_NOISE)
+        )
     if experiment == "lifted" and (ground := [name for name in methods if name in LEARN_GROUND]):
         raise ValueError(f"lifted: the method {ground[0]} learns ground models: take exact")
     if protocol not in PROTOCOLS:
@@ -226,9 +251,11 @@ def reproduce(
         if name not in known.allowed and known.allowed:
             raise ValueError(f"{experiment} has the domains {', '.join(known.allowed)}, not {name}")
     how = PROTOCOLS[protocol] if steps is None else {**PROTOCOLS[protocol], "steps": steps}
-    cells = [replace(cell, method=method, symmetry=symmetry, drawn_only=drawn_only,
-                     **(how if method == "neural" else {}))
-             for cell in known.cells(chosen, tuple(sizes or known.sizes), draws) for method in methods]  # fmt: skip
+    cells = [
+        replace(cell, method=method, symmetry=symmetry, drawn_only=drawn_only, **(how if method == "neural" else {}))
+        for cell in known.cells(chosen, tuple(sizes or known.sizes), draws)
+        for method in methods
+    ]
     wanted = {cell.name for cell in cells}
     shape = LIFTED_RECORD if experiment == "lifted" else RECORD
     with Ledger(out / f"{experiment}.jsonl", "reproduction", {"experiment": experiment}, shape) as ledger:
@@ -444,9 +471,10 @@ def _schemas(cell: Cell, world: Domain, given: Traces, learned: LiftedModel) -> 
         "train": learned.report["training_accuracy"],
         "test": trace_accuracy(learned.ground(given.actions), _test_traces(cell))["accuracy"],
         "predicates": learned.report["predicates"],
-        "equivalent": {each.name: _equivalence(cell, learned.ground(each.model.names), each)
-                       for each in (world, *others)},
-    }  # fmt: skip
+        "equivalent": {
+            each.name: _equivalence(cell, learned.ground(each.model.names), each) for each in (world, *others)
+        },
+    }
 
 
 def _proven(cell: Cell, model: ActionModel, world: Domain) -> Record:
@@ -483,5 +511,8 @@ def _equivalence(cell: Cell, model: ActionModel, world: Domain) -> dict[str, str
     """The outcome for each notion wanted."""
     from statewise.strips.verification.verification import verify
 
-    return {notion: verify(model, world, **how, seconds=20).outcome for notion, how in NOTIONS.items()
-            if notion == "drawn_traces" or not cell.drawn_only}  # fmt: skip
+    return {
+        notion: verify(model, world, **how, seconds=20).outcome
+        for notion, how in NOTIONS.items()
+        if notion == "drawn_traces" or not cell.drawn_only
+    }

@@ -15,15 +15,39 @@ from statewise.strips.reproduction import METHODS
 
 PUBLISHED = {
     "simple": {50: (1.0, 1.0), 100: (1.0, 1.0), 200: (0.983, 1.0), 500: (1.0, 1.0)},
-    "blocksworld:2": {50: (0.933, 0.929), 100: (0.962, 0.943), 200: (0.996, 0.996), 500: (0.998, 0.999),
-                      1000: (0.998, 1.0), 2000: (0.998, 1.0)},
-    "blocksworld:3": {50: (0.609, 0.72), 100: (0.845, 0.843), 200: (0.931, 0.948), 500: (0.982, 0.973),
-                      1000: (0.993, 0.993), 2000: (0.998, 1.0)},
-    "ferry:2x1": {50: (0.971, 0.982), 100: (0.955, 0.977), 200: (0.985, 0.975), 500: (1.0, 1.0), 1000: (1.0, 1.0),
-                  2000: (1.0, 1.0)},
-    "ferry:2x2": {50: (0.873, 0.893), 100: (0.943, 0.929), 200: (0.983, 0.968), 500: (0.993, 0.996),
-                  1000: (0.998, 0.998), 2000: (1.0, 1.0)},
-}  # fmt: skip
+    "blocksworld:2": {
+        50: (0.933, 0.929),
+        100: (0.962, 0.943),
+        200: (0.996, 0.996),
+        500: (0.998, 0.999),
+        1000: (0.998, 1.0),
+        2000: (0.998, 1.0),
+    },
+    "blocksworld:3": {
+        50: (0.609, 0.72),
+        100: (0.845, 0.843),
+        200: (0.931, 0.948),
+        500: (0.982, 0.973),
+        1000: (0.993, 0.993),
+        2000: (0.998, 1.0),
+    },
+    "ferry:2x1": {
+        50: (0.971, 0.982),
+        100: (0.955, 0.977),
+        200: (0.985, 0.975),
+        500: (1.0, 1.0),
+        1000: (1.0, 1.0),
+        2000: (1.0, 1.0),
+    },
+    "ferry:2x2": {
+        50: (0.873, 0.893),
+        100: (0.943, 0.929),
+        200: (0.983, 0.968),
+        500: (0.993, 0.996),
+        1000: (0.998, 0.998),
+        2000: (1.0, 1.0),
+    },
+}
 """Test accuracy in Table 1 of the paper: mean of ten seeds, and the seed with the best training accuracy."""
 
 SHORT = {"equivalent": "yes", "different": "no", "unknown": "?"}
@@ -49,9 +73,26 @@ def reproduction_text(experiment: str, records: Sequence[Record], width: int | N
 
 
 def _ground_table(experiment: str, records: Sequence[Record]) -> Rows:
-    header = ["domain", "traces", "method", "restarts: train", "restarts: test", "best by training", "paper: test",
-              "learned: test", "worst draw", "atoms", "simplest: precision, recall", "Def. 1", "real states",
-              "drawn traces", "best restart: drawn", "decided", "CPU seconds", "MiB"]  # fmt: skip
+    header = [
+        "domain",
+        "traces",
+        "method",
+        "restarts: train",
+        "restarts: test",
+        "best by training",
+        "paper: test",
+        "learned: test",
+        "worst draw",
+        "atoms",
+        "simplest: precision, recall",
+        "Def. 1",
+        "real states",
+        "drawn traces",
+        "best restart: drawn",
+        "decided",
+        "CPU seconds",
+        "MiB",
+    ]
     rows = []
     for (name, size, what, method), cells in _groups(records).items():
         restarts = ["-"] * 3
@@ -63,24 +104,30 @@ def _ground_table(experiment: str, records: Sequence[Record]) -> Rows:
         pooled = [cell["pooled"]["test"] for cell in cells]
         paper = PUBLISHED.get(name, {}).get(size) if experiment == "table1" and method == "neural" else None
         exact = [cell["pooled"]["equivalent"] for cell in cells]
-        rows.append([
-            name + (f" {what}" if what else ""),
-            f"{size:,}",
-            method,
-            *restarts,
-            "-" if paper is None else f"{paper[0]:.3f} ({paper[1]:.3f})",
-            f"{statistics.mean(pooled):.4f}",
-            f"{min(pooled):.4f}",
-            " ".join(str(cell["pooled"]["atoms"]) for cell in cells) + f" / {cells[0]['true_atoms']}",
-            _simplest(cells),
-            *(" ".join(SHORT[each[notion]] if notion in each else "-" for each in exact)
-              for notion in ("definition_1", "real_states", "drawn_traces")),
-            " ".join(SHORT[cell["single"]["best_equivalent"]["drawn_traces"]] if "single" in cell else "-"
-                     for cell in cells),
-            _decided(cells),
-            _mean(cells, "cpu_seconds", ".2f"),
-            _mean(cells, "memory", ".0f"),
-        ])  # fmt: skip
+        rows.append(
+            [
+                name + (f" {what}" if what else ""),
+                f"{size:,}",
+                method,
+                *restarts,
+                "-" if paper is None else f"{paper[0]:.3f} ({paper[1]:.3f})",
+                f"{statistics.mean(pooled):.4f}",
+                f"{min(pooled):.4f}",
+                " ".join(str(cell["pooled"]["atoms"]) for cell in cells) + f" / {cells[0]['true_atoms']}",
+                _simplest(cells),
+                *(
+                    " ".join(SHORT[each[notion]] if notion in each else "-" for each in exact)
+                    for notion in ("definition_1", "real_states", "drawn_traces")
+                ),
+                " ".join(
+                    SHORT[cell["single"]["best_equivalent"]["drawn_traces"]] if "single" in cell else "-"
+                    for cell in cells
+                ),
+                _decided(cells),
+                _mean(cells, "cpu_seconds", ".2f"),
+                _mean(cells, "memory", ".0f"),
+            ]
+        )
     return Rows(header, rows, keys=3)
 
 
@@ -93,14 +140,26 @@ def _fewest_table(records: Sequence[Record]) -> Rows:
     rows = []
     for (name, what, method), by_size in by_method.items():
         exact = _from(by_size, is_exact)
-        rows.append([
-            f"{name} {what}".strip(), method, str(min(map(len, by_size.values()))),
-            ", ".join(f"{size:,}" for size in by_size), _or_none(exact),
-            _or_none(_from(by_size, lambda cell: cell["pooled"]["test"] == 1)),
-            "-" if exact is None else _mean(by_size[exact], "cpu_seconds", ".2f"),
-        ])  # fmt: skip
-    header = ["domain", "method", "draws", "traces tried", "exact in all draws from", "right on all test traces from",
-              "CPU seconds there"]  # fmt: skip
+        rows.append(
+            [
+                f"{name} {what}".strip(),
+                method,
+                str(min(map(len, by_size.values()))),
+                ", ".join(f"{size:,}" for size in by_size),
+                _or_none(exact),
+                _or_none(_from(by_size, lambda cell: cell["pooled"]["test"] == 1)),
+                "-" if exact is None else _mean(by_size[exact], "cpu_seconds", ".2f"),
+            ]
+        )
+    header = [
+        "domain",
+        "method",
+        "draws",
+        "traces tried",
+        "exact in all draws from",
+        "right on all test traces from",
+        "CPU seconds there",
+    ]
     return Rows(header, rows, keys=2)
 
 
@@ -153,20 +212,37 @@ def _simplest(cells: Sequence[Record]) -> str:
 
 def _lifted_table(records: Sequence[Record]) -> Rows:
     """Lifted learning: where the schemas were learned, and on which instances they are exact (on drawn traces)."""
-    header = ["learned on", "traces", "method", "draw", "restarts right", "test", "predicates",
-              "exact on (drawn traces)", "decided", "CPU seconds"]  # fmt: skip
+    header = [
+        "learned on",
+        "traces",
+        "method",
+        "draw",
+        "restarts right",
+        "test",
+        "predicates",
+        "exact on (drawn traces)",
+        "decided",
+        "CPU seconds",
+    ]
     rows = []
     for (name, size, _, method), cells in _groups(records).items():
         for record in cells:
             train = record.get("single", {}).get("train", [])
             exact = record["pooled"]["equivalent"].items()
-            rows.append([
-                name, f"{size:,}", method, str(record["draw"]),
-                f"{sum(value == 1 for value in train)} of {len(train)}" if train else "-",
-                f"{record['pooled']['test']:.4f}", str(record["pooled"]["predicates"]),
-                ", ".join(f"{name} {SHORT[of['drawn_traces']]}" for name, of in exact),
-                _decided([record]), _mean([record], "cpu_seconds", ".2f"),
-            ])  # fmt: skip
+            rows.append(
+                [
+                    name,
+                    f"{size:,}",
+                    method,
+                    str(record["draw"]),
+                    f"{sum(value == 1 for value in train)} of {len(train)}" if train else "-",
+                    f"{record['pooled']['test']:.4f}",
+                    str(record["pooled"]["predicates"]),
+                    ", ".join(f"{name} {SHORT[of['drawn_traces']]}" for name, of in exact),
+                    _decided([record]),
+                    _mean([record], "cpu_seconds", ".2f"),
+                ]
+            )
     return Rows(header, rows, keys=4)
 
 
@@ -187,12 +263,15 @@ def save_reproduction(records: Sequence[Record], path: Path) -> None:
             if method == "neural":
                 best = [statistics.mean(map(_best, draws)) for draws in every]
                 mean = [statistics.mean(cell["mean_test"] for cell in draws) for draws in every]
-                curves += [Curve("neural, best restart by training", sizes, best),
-                           Curve("neural, mean of restarts", sizes, mean)]  # fmt: skip
+                curves += [
+                    Curve("neural, best restart by training", sizes, best),
+                    Curve("neural, mean of restarts", sizes, mean),
+                ]
         tried = {size for by_size in by_method.values() for size in by_size}
         if published := {size: of[1] for size, of in PUBLISHED.get(title, {}).items() if size in tried}:
-            curves.append(Curve("paper, best by training", list(map(float, published)), list(published.values()),
-                                "control"))  # fmt: skip
+            curves.append(
+                Curve("paper, best by training", list(map(float, published)), list(published.values()), "control")
+            )
         panels.append(Panel("training traces", "test accuracy", curves, title=title, log_x=True))
     save_panels(panels, path)
 
@@ -228,8 +307,10 @@ def save_costs(records: Sequence[Record], path: Path) -> None:
 def _groups(records: Sequence[Record]) -> dict[tuple[str, int, str, str], list[Record]]:
     """Records by domain, size, variant and method; draws are grouped."""
     groups: dict[tuple[str, int, str, str], list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record["domain"], record["size"], record["noise"],
-                                                      record["noise_of"], record["draw"])):  # fmt: skip
+    for record in sorted(
+        records,
+        key=lambda record: (record["domain"], record["size"], record["noise"], record["noise_of"], record["draw"]),
+    ):
         what = "atoms unknown" if record["atoms"] == "auto" else ""
         if not record.get("stall", True) or record.get("steps", Settings.steps) != Settings.steps:
             what += f" up to {record['steps']:,} steps" + ("" if record["stall"] else ", no stall rule")

@@ -52,9 +52,15 @@ class Stream:
     most one."""
 
     def __init__(
-        self, task: Task, *, seed: int, batch_size: int, rank: int = 0, world: int = 1,
+        self,
+        task: Task,
+        *,
+        seed: int,
+        batch_size: int,
+        rank: int = 0,
+        world: int = 1,
         rows: Literal["shuffled", "consecutive"] = "shuffled",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises `LacksPower` if `rows` is consecutive and the task's rows are not, and `ValueError` if a batch has
         more tokens than can be drawn at once."""
         if batch_size % world:

@@ -207,8 +207,12 @@ class PathStar(Task, World):
             rows, extra = np.zeros((n, self.context), np.int64), 1 + given
             for count in np.unique(given):  # number of given nodes
                 own = given == count
-                pieces = (lines[own, : P - 1], np.full((own.sum(), 1), self.slash),
-                          path[own, config.length - count :], lines[own, P - 1 :])  # fmt: skip
+                pieces = (
+                    lines[own, : P - 1],
+                    np.full((own.sum(), 1), self.slash),
+                    path[own, config.length - count :],
+                    lines[own, P - 1 :],
+                )
                 rows[own, : config.line_length + 1 + count] = np.concatenate(pieces, axis=1)
         return Examples(rows, config.line_length + extra, P + extra)[:]
 

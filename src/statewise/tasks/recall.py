@@ -74,11 +74,13 @@ class Recall(Task, World):
         kinds = [f"{key + 1}:" for key in range(config.keys)] if config.own_symbols else [""]
         self._first = np.arange(config.keys) * config.values * config.own_symbols  # the first symbol of each key
         self._fillers = len(kinds) * config.values  # the first filler
-        self.vocab = Vocab([
-            *(f"{kind}{value}" for kind in kinds for value in range(config.values)),
-            *(f".{filler}" for filler in range(config.fillers)),
-            *(f"?{key + 1}" for key in range(config.keys)),
-        ])  # fmt: skip
+        self.vocab = Vocab(
+            [
+                *(f"{kind}{value}" for kind in kinds for value in range(config.values)),
+                *(f".{filler}" for filler in range(config.fillers)),
+                *(f"?{key + 1}" for key in range(config.keys)),
+            ]
+        )
         self.context = config.chunk * (1 + config.distance)
         check_tokens("task.held_out_sequences", config.held_out_sequences, self.context)
         self.headline = Headline("recall", higher_is_better=True, solved_at=0.99)

@@ -34,8 +34,12 @@ def strategy(config: TrainerConfig, device: str, precision: str) -> ModelParalle
     def parallelise(module: nn.Module, mesh: Any) -> nn.Module:
         if config.shard == "node":
             names = ("replicate", "shard")
-            return shard(module, init_device_mesh(device, (config.nodes, config.devices), mesh_dim_names=names),
-                         precision, config.compile)  # fmt: skip
+            return shard(
+                module,
+                init_device_mesh(device, (config.nodes, config.devices), mesh_dim_names=names),
+                precision,
+                config.compile,
+            )
         return shard(module, mesh["data_parallel"], precision, config.compile)
 
     return ModelParallelStrategy(
@@ -140,9 +144,13 @@ def like(tensor: Tensor | Stored, parameter: Tensor) -> Tensor:
 
         layout, (first, end) = cast("DTensor", parameter), own_rows(parameter)
         return DTensor.from_local(
-            tensor[first:end].to(layout.device), layout.device_mesh, layout.placements, shape=layout.shape,
-            stride=layout.stride(), run_check=False,
-        )  # fmt: skip
+            tensor[first:end].to(layout.device),
+            layout.device_mesh,
+            layout.placements,
+            shape=layout.shape,
+            stride=layout.stride(),
+            run_check=False,
+        )
     return read(tensor)
 
 

@@ -63,9 +63,22 @@ class Outcome:
 
 
 LOGGED = {
-    "kind", "step", "steps", "tokens", "loss", "gradient_norm", "learning_rate", "epoch", "tokens_per_second",
-    "seconds", "flops", "flops_per_second", "mfu", "reason", "part",
-}  # fmt: skip
+    "kind",
+    "step",
+    "steps",
+    "tokens",
+    "loss",
+    "gradient_norm",
+    "learning_rate",
+    "epoch",
+    "tokens_per_second",
+    "seconds",
+    "flops",
+    "flops_per_second",
+    "mfu",
+    "reason",
+    "part",
+}
 """Names in the log of training that no part of a loss may have."""
 
 
@@ -87,10 +100,14 @@ class Progress:
 
 
 PROGRESS: Shape = {
-    "step": COUNT, "tokens": COUNT, "seconds": AMOUNT, "best": Maybe(MEASURED), "best_step": COUNT,
+    "step": COUNT,
+    "tokens": COUNT,
+    "seconds": AMOUNT,
+    "best": Maybe(MEASURED),
+    "best_step": COUNT,
     "solved_in_a_row": COUNT,
     "window": {"steps?": AMOUNT, "tokens?": AMOUNT, "seconds?": AMOUNT, "flops?": AMOUNT, ...: NUMBER},
-}  # fmt: skip
+}
 """What a checkpoint's progress must be."""
 
 
@@ -125,9 +142,18 @@ class Trainer:
     """Trains one objective into one run."""
 
     def __init__(
-        self, objective: Objective, stream: Stream, run: Run, config: TrainerConfig, schedule: Schedule, seed: int,
-        headline: Headline, fabric: Fabric, watch: Watch, peak: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        objective: Objective,
+        stream: Stream,
+        run: Run,
+        config: TrainerConfig,
+        schedule: Schedule,
+        seed: int,
+        headline: Headline,
+        fabric: Fabric,
+        watch: Watch,
+        peak: float | None = None,
+    ) -> None:
         """`peak`: peak FLOP/s of one device, if known."""
         self.objective, self.stream, self.run, self.config = objective, stream, run, config
         self.schedule, self.seed, self.headline = schedule, seed, headline
@@ -347,8 +373,11 @@ class Trainer:
         elapsed = max(window.pop("seconds"), 1e-9)
         flops = window.pop("flops", None)
         record: Record = {
-            "kind": "train", "step": progress.step, "tokens": progress.tokens, "loss": window["loss"] / steps,
-        }  # fmt: skip
+            "kind": "train",
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "loss": window["loss"] / steps,
+        }
         record |= {name: value / steps for name, value in window.items() if name != "loss"}
         record |= {
             "learning_rate": learning_rate(progress.step - 1, self.config, self.schedule),

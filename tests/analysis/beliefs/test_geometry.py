@@ -11,13 +11,7 @@ import pytest
 import torch
 
 from statewise.analysis.beliefs.dynamics import BeliefDynamics, BeliefDynamicsConfig
-from statewise.analysis.beliefs.geometry import (
-    BeliefGeometry,
-    BeliefGeometryConfig,
-    _Known,
-    history,
-    overlap,
-)
+from statewise.analysis.beliefs.geometry import BeliefGeometry, BeliefGeometryConfig, _Known, history, overlap
 from statewise.analysis.beliefs.least_squares import fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import planes
 from statewise.cli import main
@@ -130,9 +124,12 @@ def test_distances_between_the_beliefs_of_rrxor_are_hardly_those_of_their_predic
 def test_equal_beliefs_with_different_next_tokens_count_by_their_mean():
     rng = np.random.default_rng(0)
     beliefs, next_tokens, weights = rng.random((5, 3)), rng.random((5, 4)), np.full(5, 0.2)
-    twice = _Known(beliefs[[0, 0, 1, 2, 3, 4]], beliefs[[0, 0, 1, 2, 3, 4]],
-                   next_tokens[[0, 0, 1, 2, 3, 4]] + np.array([[0.3], [-0.1], [0], [0], [0], [0]]),
-                   np.array([0.05, 0.15, 0.2, 0.2, 0.2, 0.2]))  # fmt: skip
+    twice = _Known(
+        beliefs[[0, 0, 1, 2, 3, 4]],
+        beliefs[[0, 0, 1, 2, 3, 4]],
+        next_tokens[[0, 0, 1, 2, 3, 4]] + np.array([[0.3], [-0.1], [0], [0], [0], [0]]),
+        np.array([0.05, 0.15, 0.2, 0.2, 0.2, 0.2]),
+    )
     once = _Known(beliefs, beliefs, next_tokens, weights).correlations(beliefs)
     assert twice.correlations(twice.beliefs) == pytest.approx(once)
 

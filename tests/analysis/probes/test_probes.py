@@ -280,8 +280,9 @@ def test_the_future_ends_with_the_document():
     probe = make_analysis("future-probe", positions=6, offsets="1-3")
     asked = probe.ask(FixedTask(examples, examples), examples, np.random.default_rng(0))
     assert list(zip(asked.rows.tolist(), asked.positions.tolist())) == [
-        *((0, place) for place in (0, 1, 3, 4)), *((1, place) for place in (1, 2, 3)),
-    ]  # fmt: skip
+        *((0, place) for place in (0, 1, 3, 4)),
+        *((1, place) for place in (1, 2, 3)),
+    ]
     assert asked.labels[0].tolist() == [2, 3, UNDEFINED]
     assert asked.labels[4].tolist() == [9, 10, 0]
     assert asked.labels[6].tolist() == [0, UNDEFINED, UNDEFINED]
@@ -350,8 +351,10 @@ def test_labels_that_no_training_prefix_has_are_not_tested():
     test, train = task.held_out(200), task.sample(np.random.default_rng(0), 400)
     every = [probe.ask(task, examples, np.random.default_rng(1)) for examples in (test, train)]
     asked, trained, validates = probe._by_prefix(test, every[0], train, every[1])
-    read = [{tuple(examples.tokens[row, : place + 1]) for row, place in zip(one.rows, one.positions)}
-            for examples, one in ((test, asked), (train, trained))]  # fmt: skip
+    read = [
+        {tuple(examples.tokens[row, : place + 1]) for row, place in zip(one.rows, one.positions)}
+        for examples, one in ((test, asked), (train, trained))
+    ]
     assert not read[0] & read[1]
     assert set(asked.labels.flat) <= {UNDEFINED, *trained.labels[~validates].flat}
     assert 0 < (asked.labels == UNDEFINED).mean() < 0.5

@@ -163,8 +163,12 @@ def test_rides_of_a_file_are_checked_and_mapped(map_folder, tmp_path, capsys):
     assert main(["rides", "check", str(path), "--map", str(map_folder), "--write-labels", str(labels)]) == 0
     assert "valid_share" in capsys.readouterr().out
     assert labels.read_text().splitlines() == [
-        "line,label,moves", "0,valid,2", "1,illegal_turn,4", "2,wrong_destination,2", "3,no_end,1",
-    ]  # fmt: skip
+        "line,label,moves",
+        "0,valid,2",
+        "1,illegal_turn,4",
+        "2,wrong_destination,2",
+        "3,no_end,1",
+    ]
     out = tmp_path / "out"
     assert (
         main(["rides", "map", str(path), "--map", str(map_folder), "--out", str(out), "--first", "2", "--radius", "2"])
@@ -205,12 +209,15 @@ def test_drawn_rides_are_a_control(tmp_path, capsys):
         else:
             assert int(lines["new_streets"]) > 0
             assert float(lines["valid_rides"]) < 0.2
-    for flags, message in ((["check"], "give the file"), (["map"], "by --out"),
-                           (["map", "--out", "x", "--corrupt", "2"], "a share from 0 to 1"),
-                           (["check", "f", "--out", "x"], "--out does not go with rides check"),
-                           (["map", "f", "--out", "x", "--corrupt", "0.1"], "--corrupt does not go with rides map"),
-                           (["map", "f", "--out", "x", "--write-labels", "y"], "--write-labels does not go with"),
-                           (["check", "f", "--first", "0"], "--first must be at least 1")):  # fmt: skip
+    for flags, message in (
+        (["check"], "give the file"),
+        (["map"], "by --out"),
+        (["map", "--out", "x", "--corrupt", "2"], "a share from 0 to 1"),
+        (["check", "f", "--out", "x"], "--out does not go with rides check"),
+        (["map", "f", "--out", "x", "--corrupt", "0.1"], "--corrupt does not go with rides map"),
+        (["map", "f", "--out", "x", "--write-labels", "y"], "--write-labels does not go with"),
+        (["check", "f", "--first", "0"], "--first must be at least 1"),
+    ):
         assert main(["rides", *flags, "--map", str(city)]) == 2
         assert message in capsys.readouterr().err
 

@@ -42,8 +42,9 @@ def test_every_way_is_the_definition_gradients_included(way, queries, keys, mask
     slow = slow_twin(*tensors, allowed)
     torch.testing.assert_close(fast, slow)
     weights = torch.randn(fast.shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    for got, expected in zip(torch.autograd.grad((fast * weights).sum(), tensors),
-                             torch.autograd.grad((slow * weights).sum(), tensors)):  # fmt: skip
+    for got, expected in zip(
+        torch.autograd.grad((fast * weights).sum(), tensors), torch.autograd.grad((slow * weights).sum(), tensors)
+    ):
         torch.testing.assert_close(got, expected)
 
 

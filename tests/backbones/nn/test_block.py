@@ -33,8 +33,10 @@ def test_rotation_keeps_lengths_and_depends_on_distance_alone():
     query, key = torch.randn(2, 1, 1, 8, dtype=torch.float64)
 
     def product(query_position, key_position):
-        turned = [split_heads(vector, 1, 1, turned=1, rotation=rotary_angles(torch.tensor([place]), 8))[0]
-                  for vector, place in ((query, query_position), (key, key_position))]  # fmt: skip
+        turned = [
+            split_heads(vector, 1, 1, turned=1, rotation=rotary_angles(torch.tensor([place]), 8))[0]
+            for vector, place in ((query, query_position), (key, key_position))
+        ]
         torch.testing.assert_close(turned[0].norm(), query.norm(), rtol=1e-5, atol=1e-5)
         return (turned[0] * turned[1]).sum()
 

@@ -121,8 +121,9 @@ def test_bf16_is_near_float32():
     rough = attend_streams(*(tensor.bfloat16() for tensor in tensors), **options)
     assert rough.dtype == torch.bfloat16
     torch.testing.assert_close(rough.float(), exact, rtol=0.02, atol=0.03)
-    for got, wanted in zip(torch.autograd.grad(rough.float().square().sum(), tensors),
-                           torch.autograd.grad(exact.square().sum(), tensors)):  # fmt: skip
+    for got, wanted in zip(
+        torch.autograd.grad(rough.float().square().sum(), tensors), torch.autograd.grad(exact.square().sum(), tensors)
+    ):
         assert (got - wanted).norm() < 0.02 * wanted.norm()
 
 

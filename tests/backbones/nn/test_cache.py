@@ -92,8 +92,9 @@ def used(store):
     places = store._all_places()
     return [
         (part[:, row][:, :, places[row] >= 0], places[row][places[row] >= 0])
-        for part in store.contents() for row in range(len(places))
-    ]  # fmt: skip
+        for part in store.contents()
+        for row in range(len(places))
+    ]
 
 
 @pytest.mark.parametrize("span", [None, 5])

@@ -29,11 +29,7 @@ def blockwise(x):
     return attend_blockwise(heads, heads * 1.0, heads.sin(), streams=(0,), reach=Reach(None, -1))
 
 
-WAYS = {
-    "norm": RMSNorm(4, eps=1e-5).double(),
-    "attention in blocks": blockwise,
-    "a head in blocks": Square.apply,
-}
+WAYS = {"norm": RMSNorm(4, eps=1e-5).double(), "attention in blocks": blockwise, "a head in blocks": Square.apply}
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -30,17 +30,28 @@ MODELS = {
     "tied lstm": functools.partial(tiny_recurrent, cell="lstm", tied=True),
 }
 HEADS = {
-    "mlp belief_state": {"head": "mlp"}, "gated belief_state": {"head": "gated"}, "belief_state": {},
-    "shared belief_state": {"expert_width": 9}, "next_latent": {"horizon": 2},
-    "joint_multi_token": {"horizon": 2}, "multi_token": {"horizon": 2}, "token_order": {},
-    "future_summary": {}, "bag future_summary": {"summary": "bag"}, "latent_multi_token": {"horizon": 2},
-}  # fmt: skip
+    "mlp belief_state": {"head": "mlp"},
+    "gated belief_state": {"head": "gated"},
+    "belief_state": {},
+    "shared belief_state": {"expert_width": 9},
+    "next_latent": {"horizon": 2},
+    "joint_multi_token": {"horizon": 2},
+    "multi_token": {"horizon": 2},
+    "token_order": {},
+    "future_summary": {},
+    "bag future_summary": {"summary": "bag"},
+    "latent_multi_token": {"horizon": 2},
+}
 """Objectives that own weights."""
 BRANCHING = {"multi_token", "latent_multi_token"}
 ADDED_LATER = {"token_order", "future_summary", "bag future_summary", "latent_multi_token"}
 """Those that had the choice from the start."""
-pairs = [(head, model) for head in HEADS for model in MODELS
-         if head not in BRANCHING or model not in ("two_stream", "belief_slots", "gated belief_slots")]  # fmt: skip
+pairs = [
+    (head, model)
+    for head in HEADS
+    for model in MODELS
+    if head not in BRANCHING or model not in ("two_stream", "belief_slots", "gated belief_slots")
+]
 
 
 def made(head, model, seed=0, own=None, **backbone):
@@ -111,8 +122,9 @@ def backbone_of(objective):
     return getattr(objective, "backbone", None) or objective.prefix_encoder
 
 
-@pytest.mark.parametrize("init", [(None, None), ("fan_in", None), (0.05, None), ("fan_in", 0.3), (None, "fan_in")],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "init", [(None, None), ("fan_in", None), (0.05, None), ("fan_in", 0.3), (None, "fan_in")], ids=str
+)
 @pytest.mark.parametrize(("head", "model"), pairs)
 def test_every_matrix_has_its_standard_deviation(head, model, init):
     backbone_init, own = init
@@ -151,9 +163,14 @@ def test_slots_add_nothing_at_the_start_by_any_rule(model):
 @pytest.mark.parametrize("init", ["foo", "", "0.02", -1.0, 0, 0.0, math.nan, math.inf, 1e9])
 @pytest.mark.parametrize(
     ("config", "field"),
-    [(GPTConfig, "backbone"), (RecurrentConfig, "backbone"), (NextLatentConfig, "objective"),
-     (JointMultiTokenConfig, "objective"), (BeliefStateConfig, "objective")],
-)  # fmt: skip
+    [
+        (GPTConfig, "backbone"),
+        (RecurrentConfig, "backbone"),
+        (NextLatentConfig, "objective"),
+        (JointMultiTokenConfig, "objective"),
+        (BeliefStateConfig, "objective"),
+    ],
+)
 def test_what_is_no_rule_and_no_standard_deviation_is_refused(config, field, init):
     with pytest.raises(ValueError, match=rf"^{field}.init must be "):
         config(init=init)

@@ -56,9 +56,15 @@ def test_the_command_writes_a_folder_of_an_existing_architecture(capsys, runs, t
     assert "note: heads are 8 wide" in said
     names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert names == {
-        "config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-        "README.md", "statewise.json", "extra/dynamics.safetensors",
-    }  # fmt: skip
+        "config.json",
+        "model.safetensors",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "README.md",
+        "statewise.json",
+        "extra/dynamics.safetensors",
+    }
     assert strangers(out, FILES) == []
     assert {path.name for path in out.parent.iterdir()} == {"out"}
     model = statewise.load(runs / "next_latent", device="cpu")
@@ -160,12 +166,15 @@ def test_config_leaves_no_field_to_defaults_that_differ(architecture, fields, tm
         fields.get("mlp", "swiglu"), fields.get("mlp")
     )
     by_name = {
-        "LlamaForCausalLM": {"attention_bias": fields.get("bias", False), "mlp_bias": fields.get("bias", False),
-                             "head_dim": 8},
+        "LlamaForCausalLM": {
+            "attention_bias": fields.get("bias", False),
+            "mlp_bias": fields.get("bias", False),
+            "head_dim": 8,
+        },
         "StableLmForCausalLM": {"partial_rotary_factor": 1.0, "use_parallel_residual": False, "use_qkv_bias": False},
         "Starcoder2ForCausalLM": {"use_bias": fields.get("bias", False), "sliding_window": None},
         "GPT2LMHeadModel": {"n_positions": model.task.context, "n_inner": 48, "resid_pdrop": 0.0},
-    }  # fmt: skip
+    }
     assert {key: config[key] for key in by_name[architecture]} == by_name[architecture]
 
 

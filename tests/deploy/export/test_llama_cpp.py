@@ -22,10 +22,24 @@ BOUNDS = {"F32": 1e-4, "F16": 0.02, "Q8_0": 0.3, "Q4_0": 2.0}
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
-    sizes = ["--backbone.width=64", "--backbone.heads=2", "--backbone.layers=2", "--trainer.batch_size=16",
-             "--trainer.steps=300", "--trainer.warmup_steps=20", "--trainer.learning_rate=3e-3"]  # fmt: skip
-    words = ["text-small", "--task.path", str(small_corpus(folder, 200).folder), f"--task.context={CONTEXT}",
-             "--objective", "next_latent", *sizes]  # fmt: skip
+    sizes = [
+        "--backbone.width=64",
+        "--backbone.heads=2",
+        "--backbone.layers=2",
+        "--trainer.batch_size=16",
+        "--trainer.steps=300",
+        "--trainer.warmup_steps=20",
+        "--trainer.learning_rate=3e-3",
+    ]
+    words = [
+        "text-small",
+        "--task.path",
+        str(small_corpus(folder, 200).folder),
+        f"--task.context={CONTEXT}",
+        "--objective",
+        "next_latent",
+        *sizes,
+    ]
     assert main(["train", *words, "--out", str(folder / "run")]) == 0
     return statewise.load(folder / "run", device="cpu")
 

@@ -147,8 +147,9 @@ def test_padding_on_the_left_changes_nothing(architecture, fields, tmp_path):
     found = theirs.generate(tokens, attention_mask=mask, max_new_tokens=4)[:, 18:]
     prompts = [row[keep.bool()].numpy() for row, keep in zip(tokens, mask)]
     for row, prompt in enumerate(prompts):
-        alone = theirs.generate(torch.from_numpy(prompt)[None], attention_mask=mask[:1, : len(prompt)] ** 0,
-                                max_new_tokens=4)  # fmt: skip
+        alone = theirs.generate(
+            torch.from_numpy(prompt)[None], attention_mask=mask[:1, : len(prompt)] ** 0, max_new_tokens=4
+        )
         assert alone[0, len(prompt) :].tolist() == found[row].tolist()
 
 
@@ -268,9 +269,14 @@ def test_hidden_states_are_those_of_the_backbone(registered):
     for row, columns, batch in ((0, slice(None), tokens[:1]), (1, slice(4, None), alone)):
         same(found.hidden_states[-1][row, columns], model.predictor().states(Batch.plain(batch)).readout[0])
         read = activations.read(model.predictor().backbone, Batch.plain(batch), ["blocks.*hook_resid_*"])
-        first, second = (next(value for name, value in read.items() if name.startswith(f"blocks.{layer}.")
-                              and "prediction" not in name and name.endswith(where))
-                         for layer, where in ((0, "resid_pre"), (0, "resid_post")))  # fmt: skip
+        first, second = (
+            next(
+                value
+                for name, value in read.items()
+                if name.startswith(f"blocks.{layer}.") and "prediction" not in name and name.endswith(where)
+            )
+            for layer, where in ((0, "resid_pre"), (0, "resid_post"))
+        )
         same(found.hidden_states[0][row, columns], first[0])
         same(found.hidden_states[1][row, columns], second[0])
     assert not found.hidden_states[0][1, :4].any()
@@ -346,9 +352,14 @@ def test_onnx_takes_any_length(objective, backbone, tmp_path):
     sizes = {0: torch.export.Dim("rows", max=64), 1: torch.export.Dim("columns", max=25)}
     given = {"input_ids": tokens, "attention_mask": mask}
     torch.onnx.export(
-        theirs, kwargs=given, f=str(tmp_path / "model.onnx"), dynamo=True, dynamic_shapes=dict.fromkeys(given, sizes),
-        input_names=list(given), output_names=["logits"],
-    )  # fmt: skip
+        theirs,
+        kwargs=given,
+        f=str(tmp_path / "model.onnx"),
+        dynamo=True,
+        dynamic_shapes=dict.fromkeys(given, sizes),
+        input_names=list(given),
+        output_names=["logits"],
+    )
     mask[1, :3] = 0
     given = {name: tensor[:2, :7] for name, tensor in given.items()}
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
@@ -635,12 +646,19 @@ def test_a_damaged_config_is_refused_with_a_sentence():
     good = {"backbone": fields, "objective": {"name": "belief_state"}, "vocab_size": 16, "max_position_embeddings": 25}
     assert objective_of(StatewiseConfig(**good)).state_dict().keys() == model.objective.state_dict().keys()
     for key, value, said in [
-        ("backbone", {}, "backbone"), ("backbone", {"name": "gtp"}, "did you mean gpt"), ("backbone", 3, "backbone"),
-        ("backbone", {**fields, "width": "x"}, "width"), ("backbone", {**fields, "depth": 2}, "unknown field 'depth'"),
-        ("objective", {"name": 4}, "objective"), ("objective", {"name": "x"}, "unknown objective"),
-        ("vocab_size", "x", "vocab_size"), ("vocab_size", -1, "vocab_size"), ("vocab_size", 0, "vocab_size"),
-        ("max_position_embeddings", None, "max_position_embeddings"), ("rows", "sideways", "rows"),
-    ]:  # fmt: skip
+        ("backbone", {}, "backbone"),
+        ("backbone", {"name": "gtp"}, "did you mean gpt"),
+        ("backbone", 3, "backbone"),
+        ("backbone", {**fields, "width": "x"}, "width"),
+        ("backbone", {**fields, "depth": 2}, "unknown field 'depth'"),
+        ("objective", {"name": 4}, "objective"),
+        ("objective", {"name": "x"}, "unknown objective"),
+        ("vocab_size", "x", "vocab_size"),
+        ("vocab_size", -1, "vocab_size"),
+        ("vocab_size", 0, "vocab_size"),
+        ("max_position_embeddings", None, "max_position_embeddings"),
+        ("rows", "sideways", "rows"),
+    ]:
         with pytest.raises(ValueError, match=said):
             objective_of(StatewiseConfig(**{**good, key: value}))
 

@@ -2,15 +2,7 @@
 
 import pytest
 import torch
-from doubles import (
-    CONTEXT,
-    MAPPED_BLOCKS,
-    VOCABULARY,
-    spread_weights,
-    tiny_gpt,
-    tiny_objective,
-    tiny_two_stream,
-)
+from doubles import CONTEXT, MAPPED_BLOCKS, VOCABULARY, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
 
 from statewise.backbones.gpt import GPTConfig
 from statewise.deploy.export.layouts import LAYOUTS, layout_of

@@ -53,9 +53,9 @@ def example(package):
 
 
 @pytest.mark.parametrize(
-    ("package", "shown"), [("nnsight", r"torch.Size\(\[1, \d+, 64\]\) tensor"),
-                           ("transformer_lens", r"torch.Size\(\[1, \d+, 64\]\)")],
-)  # fmt: skip
+    ("package", "shown"),
+    [("nnsight", r"torch.Size\(\[1, \d+, 64\]\) tensor"), ("transformer_lens", r"torch.Size\(\[1, \d+, 64\]\)")],
+)
 def test_the_example_in_python_runs(package, shown, place):
     code = example(package)
     assert re.search(shown, run([sys.executable, "-c", code], place))

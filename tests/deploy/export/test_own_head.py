@@ -20,20 +20,35 @@ from statewise.deploy.export.export import export  # noqa: E402
 transformers.logging.disable_progress_bar()
 SYMBOLS = 16
 """Of the task; belief_state adds two."""
-SHAPE = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-         "num_key_value_heads": 1, "max_position_embeddings": 64}  # fmt: skip
+SHAPE = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+}
 BASES = {
-    "llama": lambda: transformers.LlamaConfig(vocab_size=SYMBOLS + 5, tie_word_embeddings=False, pad_token_id=19,
-                                              **SHAPE),
+    "llama": lambda: transformers.LlamaConfig(
+        vocab_size=SYMBOLS + 5, tie_word_embeddings=False, pad_token_id=19, **SHAPE
+    ),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=SYMBOLS, n_embd=16, n_layer=2, n_head=2, n_positions=64),
     # which multiplies its embedding by a constant, and has a window
     "gemma3": lambda: transformers.Gemma3TextConfig(vocab_size=SYMBOLS, head_dim=8, sliding_window=8, **SHAPE),
-}  # fmt: skip
+}
 LORA = {"whole": None, "lora": 2}
 
 
-@pytest.fixture(scope="module", params=[(objective, base, kind) for objective in ("belief_state", "joint_multi_token")
-                                        for base in BASES for kind in LORA], ids=" ".join)  # fmt: skip
+@pytest.fixture(
+    scope="module",
+    params=[
+        (objective, base, kind)
+        for objective in ("belief_state", "joint_multi_token")
+        for base in BASES
+        for kind in LORA
+    ],
+    ids=" ".join,
+)
 def tuned(request, tmp_path_factory):
     """A model of random weights; the folder that was exported, from which the base model is gone; what is loaded."""
     objective, base, kind = request.param

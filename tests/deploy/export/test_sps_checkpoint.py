@@ -19,9 +19,17 @@ from statewise.tasks.batches import collate
 
 V = 30
 CONFIG = {
-    "n_layer": 3, "n_head": 2, "hidden_size": 16, "intermediate_size": 48, "vocab_size": 64, "block_size": 20,
-    "window_size": 3, "predict_token_id": 41, "eos_token_id": 29, "pad_token_id": 42,
-}  # fmt: skip
+    "n_layer": 3,
+    "n_head": 2,
+    "hidden_size": 16,
+    "intermediate_size": 48,
+    "vocab_size": 64,
+    "block_size": 20,
+    "window_size": 3,
+    "predict_token_id": 41,
+    "eos_token_id": 29,
+    "pad_token_id": 42,
+}
 
 
 def made(tensors, config=CONFIG, variant=None):
@@ -99,7 +107,7 @@ def test_a_model_of_one_stream_needs_no_predict(float64):
             "lm_head.weight is not transformer.wte.weight",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named(harm, variant, message):
     config = dict(CONFIG)
     tensors = random_checkpoint(config)
@@ -129,19 +137,28 @@ def test_files_hold_tensors_and_nothing_else(tmp_path, capsys):
     (tmp_path / "d.safetensors").write_bytes(b"nonsense")
     torch.save({"model": {"a": 3}}, tmp_path / "e.pt")
     odd = {
-        "keys": {1: torch.ones(2)}, "nan": {"a": torch.tensor([1.0, torch.nan])}, "complex": {"a": torch.ones(2) * 1j},
-        "whole": {"a": torch.ones(2, dtype=torch.int64)}, "sparse": {"a": torch.ones(2).to_sparse()},
-        "meta": {"a": torch.ones(2, device="meta")}, "float8": {"a": torch.ones(2).to(torch.float8_e4m3fn)},
+        "keys": {1: torch.ones(2)},
+        "nan": {"a": torch.tensor([1.0, torch.nan])},
+        "complex": {"a": torch.ones(2) * 1j},
+        "whole": {"a": torch.ones(2, dtype=torch.int64)},
+        "sparse": {"a": torch.ones(2).to_sparse()},
+        "meta": {"a": torch.ones(2, device="meta")},
+        "float8": {"a": torch.ones(2).to(torch.float8_e4m3fn)},
         "twice": {"a": torch.ones(2), "module.a": torch.zeros(2)},
-    }  # fmt: skip
+    }
     for name, content in odd.items():
         torch.save(content, tmp_path / f"{name}.pt")
     for name, message in {
-        "c.pt": "is not unpickled", "d.pt": "no readable file of PyTorch|not unpickled",
-        "d.safetensors": "no readable safetensors file", "e.pt": "holds no tensors by name", "none.pt": "no such file",
-        "keys.pt": "no tensors by name", "nan.pt": "a holds numbers that are not finite", "twice.pt": "holds a twice",
+        "c.pt": "is not unpickled",
+        "d.pt": "no readable file of PyTorch|not unpickled",
+        "d.safetensors": "no readable safetensors file",
+        "e.pt": "holds no tensors by name",
+        "none.pt": "no such file",
+        "keys.pt": "no tensors by name",
+        "nan.pt": "a holds numbers that are not finite",
+        "twice.pt": "holds a twice",
         **dict.fromkeys(("complex.pt", "whole.pt", "sparse.pt", "meta.pt", "float8.pt"), "a is no plain matrix"),
-    }.items():  # fmt: skip
+    }.items():
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             read_tensors(tmp_path / name)
     assert capsys.readouterr().out == ""
@@ -164,8 +181,18 @@ def theirs(tmp_path):
 
 
 def command(folder, *more):
-    return ["convert", "sps", str(folder / "theirs.safetensors"), "--config", str(folder / "config.json"), "--corpus",
-            str(folder / "corpus"), "--out", str(folder / "run"), *more]  # fmt: skip
+    return [
+        "convert",
+        "sps",
+        str(folder / "theirs.safetensors"),
+        "--config",
+        str(folder / "config.json"),
+        "--corpus",
+        str(folder / "corpus"),
+        "--out",
+        str(folder / "run"),
+        *more,
+    ]
 
 
 def test_the_command_makes_a_run(theirs, tmp_path, capsys):

@@ -28,9 +28,7 @@ CASES = {
         {"training_problems": 50, "held_out_problems": 30},
         {"training_problems": 50, "held_out_problems": 30, "numbers": 3, "pauses": 3, "held_out_targets": 0},
     ],
-    "manhattan": [
-        {"rows": 6, "columns": 7, "max_moves": 20, "held_out_moves": 12, "held_out_rides": 40, "row": 50},
-    ],
+    "manhattan": [{"rows": 6, "columns": 7, "max_moves": 20, "held_out_moves": 12, "held_out_rides": 40, "row": 50}],
     "path_star": [
         {"degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 30},
         {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 30, "encoding": "fill_in_the_middle"},

@@ -25,10 +25,17 @@ transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 peft = pytest.importorskip("peft", reason="needs the extra hf")
 transformers.logging.disable_progress_bar()
 END = "</s>"
-FLAGS = ["--task.context=24", "--trainer.precision=fp32", "--trainer.steps=3", "--trainer.batch_size=4",
-         "--trainer.learning_rate=0.02",
-         "--trainer.warmup_steps=0", "--trainer.warmup_tokens=null", "--trainer.evaluate_num=4",
-         "--trainer.report_num=8"]  # fmt: skip
+FLAGS = [
+    "--task.context=24",
+    "--trainer.precision=fp32",
+    "--trainer.steps=3",
+    "--trainer.batch_size=4",
+    "--trainer.learning_rate=0.02",
+    "--trainer.warmup_steps=0",
+    "--trainer.warmup_tokens=null",
+    "--trainer.evaluate_num=4",
+    "--trainer.report_num=8",
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +49,25 @@ def place(tmp_path_factory):
     beginning = {"SpecialToken": {"id": END, "type_id": 0}}
     special = {END: {"id": END, "ids": [content["model"]["vocab"][END]], "tokens": [END]}}
     content["post_processor"] = {
-        "type": "TemplateProcessing", "single": [beginning, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+        "type": "TemplateProcessing",
+        "single": [beginning, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
         "special_tokens": special,
-    }  # fmt: skip
+    }
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
-        vocab_size=272, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=8, max_position_embeddings=64, bos_token_id=3, eos_token_id=0,
+        vocab_size=272,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=64,
+        bos_token_id=3,
+        eos_token_id=0,
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     transformers.Qwen3ForCausalLM(config).save_pretrained(folder / "base")
     (folder / "base" / "tokenizer.json").write_text(json.dumps(content))
     facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": {"content": END}}
@@ -73,9 +90,13 @@ def test_without_a_network_a_tokenizer_of_the_hub_is_refused_in_a_sentence(tmp_p
     (tmp_path / "a.txt").write_text("some text")
     words = ["data", "text", "a.txt", "--tokenizer", "hf:nobody/nothing", "--out", "out"]
     done = subprocess.run(
-        [sys.executable, "-m", "statewise", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-m", "statewise", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+    )
     said = done.stderr.splitlines()[-1]
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -116,8 +137,15 @@ def test_tokenizers_that_cannot_be_used_are_refused(place, tmp_path):
 def tuned(request, place):
     """A run, and what was exported of it."""
     run, out = place / f"run-{request.param}", place / f"exported-{request.param}"
-    words = ["train", "text-small", f"--task.path={place / 'data'}", "--backbone=hf", "--objective=next_latent",
-             f"--backbone.model={place / 'base'}", *FLAGS]  # fmt: skip
+    words = [
+        "train",
+        "text-small",
+        f"--task.path={place / 'data'}",
+        "--backbone=hf",
+        "--objective=next_latent",
+        f"--backbone.model={place / 'base'}",
+        *FLAGS,
+    ]
     lora = ["--backbone.lora.rank=2"] if request.param == "lora" else []
     assert main([*words, *lora, "--out", str(run)]) == 0
     assert main(["export", str(run), "--to", "hf", "--out", str(out)]) == 0
@@ -151,8 +179,11 @@ def test_a_tuned_model_leaves_as_what_it_came_and_gives_our_logits(tuned, place)
     if kind == "lora":
         alone = peft.PeftModel.from_pretrained(base, out / "adapter")
         torch.testing.assert_close(alone(tokens).logits, theirs(tokens).logits, rtol=0, atol=1e-5)
-        sizes = {tensor.shape for name, tensor in load_file(next(run.glob("checkpoints/*/weights.safetensors"))).items()
-                 if ".body." in name}  # fmt: skip
+        sizes = {
+            tensor.shape
+            for name, tensor in load_file(next(run.glob("checkpoints/*/weights.safetensors"))).items()
+            if ".body." in name
+        }
         assert all(2 in size for size in sizes)
 
 
@@ -169,8 +200,16 @@ def test_a_tuned_run_needs_its_model(tuned, place, capsys):
 
 
 def test_with_a_head_of_its_own_it_leaves_in_our_class(place, tmp_path, capsys):
-    words = ["train", "text-small", f"--task.path={place / 'data'}", "--backbone=hf", "--objective=joint_multi_token",
-             f"--backbone.model={place / 'base'}", *FLAGS, "--backbone.lora.rank=2"]  # fmt: skip
+    words = [
+        "train",
+        "text-small",
+        f"--task.path={place / 'data'}",
+        "--backbone=hf",
+        "--objective=joint_multi_token",
+        f"--backbone.model={place / 'base'}",
+        *FLAGS,
+        "--backbone.lora.rank=2",
+    ]
     run, out = tmp_path / "run", tmp_path / "out"
     assert main([*words, "--out", str(run)]) == 0
     assert main(["export", str(run), "--to", "hf", "--out", str(out)]) == 0
@@ -189,8 +228,14 @@ def test_with_a_head_of_its_own_it_leaves_in_our_class(place, tmp_path, capsys):
 
 def test_data_of_another_tokenizer_is_refused_before_a_run_exists(place, tmp_path, capsys):
     other = small_corpus(tmp_path)
-    words = ["train", "text-small", f"--task.path={other.folder}", "--backbone=hf",
-             f"--backbone.model={place / 'base'}", *FLAGS]  # fmt: skip
+    words = [
+        "train",
+        "text-small",
+        f"--task.path={other.folder}",
+        "--backbone=hf",
+        f"--backbone.model={place / 'base'}",
+        *FLAGS,
+    ]
     assert main([*words, "--out", str(tmp_path / "run")]) == 2
     assert "the task's tokenizer does not fit" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

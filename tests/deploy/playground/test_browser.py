@@ -162,8 +162,10 @@ def test_what_is_chosen_while_a_new_prompt_is_traced_does_not_mix_them(opened, s
     page.uncheck('[data-model="bst"]')
     button = page.locator('[data-model-panel="plain"] .next button').last
     page.fill("#prompt", PROMPT)
-    page.evaluate("window.pressed = [document.getElementById('run'), document.querySelector('.next button'),"
-                  " document.querySelector('[data-model=bst]')]")  # fmt: skip
+    page.evaluate(
+        "window.pressed = [document.getElementById('run'), document.querySelector('.next button'),"
+        " document.querySelector('[data-model=bst]')]"
+    )
     assert button.count()
     page.evaluate("for (const one of window.pressed) one.click()")
     until(page, lambda: page.locator("article").count() == 2 and not page.get_attribute("#panels", "aria-busy"))
@@ -247,16 +249,41 @@ def recorded(tmp_path, *models):
     traces, described = {}, []
     for place, probabilities in enumerate(models):
         name = f"model {place}"
-        places = [{"token": 0, "state": [0.0, 0.0], "next": [[1, math.log(p)], [0, math.log(1 - p)]]}
-                  for p in probabilities]  # fmt: skip
-        traces[name] = {"model": name, "prompt": 2, "given": 2, "places": places, "goal": [], "finish": "length",
-                        "passes": None, "texts": {"0": "a", "1": "b"}, "scene": {}}  # fmt: skip
-        described.append({
-            "name": name, "task": "sequences", "objective": "next_token", "colour": "#3b6fb6", "backbone": "gpt",
-            "view": "tokens", "goal": False, "drafts": False, "top": 2, "temperature": 0, "context": 8, "planes": [],
-            "sequences": "x", "plane": {"points": [], "labels": None, "colours": None, "share": [0.1, 0.1]},
-            "states": None, "reading": None, "examples": [],
-        })  # fmt: skip
+        places = [
+            {"token": 0, "state": [0.0, 0.0], "next": [[1, math.log(p)], [0, math.log(1 - p)]]} for p in probabilities
+        ]
+        traces[name] = {
+            "model": name,
+            "prompt": 2,
+            "given": 2,
+            "places": places,
+            "goal": [],
+            "finish": "length",
+            "passes": None,
+            "texts": {"0": "a", "1": "b"},
+            "scene": {},
+        }
+        described.append(
+            {
+                "name": name,
+                "task": "sequences",
+                "objective": "next_token",
+                "colour": "#3b6fb6",
+                "backbone": "gpt",
+                "view": "tokens",
+                "goal": False,
+                "drafts": False,
+                "top": 2,
+                "temperature": 0,
+                "context": 8,
+                "planes": [],
+                "sequences": "x",
+                "plane": {"points": [], "labels": None, "colours": None, "share": [0.1, 0.1]},
+                "states": None,
+                "reading": None,
+                "examples": [],
+            }
+        )
     path = tmp_path / "page.html"
     path.write_bytes(page({"models": described, "recordings": [{"prompt": "aa", "traces": traces}]}))
     return path.as_uri()
@@ -322,8 +349,10 @@ def test_no_state_is_read_where_none_is_known(opened, exported):
 def test_the_buttons_of_steps_say_what_they_do(opened, exported):
     page = ready(opened((exported / "star.html").as_uri()))
     assert [page.get_attribute(f"#{name}", "title") for name in ("previous", "play", "next")] == [
-        "Previous token (←)", "Play (space)", "Next token (→)",
-    ]  # fmt: skip
+        "Previous token (←)",
+        "Play (space)",
+        "Next token (→)",
+    ]
     assert page.text_content("#play") == "▶"
     page.keyboard.press("Home")
     page.click("#play")

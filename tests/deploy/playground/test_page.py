@@ -75,8 +75,15 @@ def test_the_export_holds_traces_of_the_models_side_by_side(capsys, run, tmp_pat
 
 
 def test_prompts_of_an_export_fit_the_shortest_context(tmp_path):
-    models = [Served(str(longest), model_of({"name": "automaton", "process": "parity", "length": 8, "longest": longest,
-                                             "held_out_sequences": 60})) for longest in (24, 12)]  # fmt: skip
+    models = [
+        Served(
+            str(longest),
+            model_of(
+                {"name": "automaton", "process": "parity", "length": 8, "longest": longest, "held_out_sequences": 60}
+            ),
+        )
+        for longest in (24, 12)
+    ]
     for order in (models, models[::-1]):
         shortest = min(one.context for one in order)
         found = record(order, 30, seed=0)

@@ -68,8 +68,9 @@ def test_models_are_described(server):
     status, found = server.get("/v1/trace")
     assert status == 200
     assert [(model["name"], model["view"], model["goal"]) for model in found["models"]] == [
-        ("plain", "star", False), ("bst", "star", True),
-    ]  # fmt: skip
+        ("plain", "star", False),
+        ("bst", "star", True),
+    ]
     example = found["models"][0]["examples"][0]
     status, trace = server.post("/v1/trace", {"model": "plain", "prompt": example["prompt"], "max_tokens": 4})
     assert status == 200

@@ -97,8 +97,11 @@ def check_alone(predictor, rows):
 
 @pytest.mark.parametrize("part", [3, 64])
 def test_rows_that_join_and_leave_get_what_they_get_alone(predictor, part):
-    rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn)
-            for turn in range(2) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
+    rows = [
+        row_of(prompt, MANNERS[(place + turn) % 4], number=turn)
+        for turn in range(2)
+        for place, prompt in enumerate(PROMPTS)
+    ]
     arrivals = [rows[:1], [], rows[1:5], [], [], rows[5:7], rows[7:]]
     run(predictor, arrivals, most=5, part=part)
     check_alone(predictor, rows)
@@ -116,8 +119,10 @@ def test_last_rows_take_the_places_of_those_that_left(predictor):
     noting = object.__new__(Noting)
     noting.__dict__.update(predictor.__dict__)
     limits = [12, 2, 12, 2, 12, 12]
-    rows = [row_of(prompt, limit=limit, end=None, number=place)
-            for place, (prompt, limit) in enumerate(zip(PROMPTS, limits))]  # fmt: skip
+    rows = [
+        row_of(prompt, limit=limit, end=None, number=place)
+        for place, (prompt, limit) in enumerate(zip(PROMPTS, limits))
+    ]
     late = row_of(PROMPTS[0], limit=3, end=None)
     run(noting, [rows, [], [], [late]], part=128)
     assert moved[0] == [0, 4, 2, 5]
@@ -148,8 +153,11 @@ def with_errors(predictor, size):
 
 def test_choices_that_hang_on_rounding_are_made_alone(predictor):
     def completions(error):
-        rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn, limit=12, end=None)
-                for turn in range(2) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
+        rows = [
+            row_of(prompt, MANNERS[(place + turn) % 4], number=turn, limit=12, end=None)
+            for turn in range(2)
+            for place, prompt in enumerate(PROMPTS)
+        ]
         batch = run(with_errors(predictor, 0.2), [rows[:1], [], rows[1:9], rows[9:]], part=8, error=error)
         return rows, batch.made.alone
 
@@ -192,8 +200,13 @@ def test_long_prompts_do_not_stop_running_rows(predictor):
 def test_choices_of_one_prompt_are_read_once_and_drawn_apart(predictor):
     first = row_of(PROMPTS[1], MANNERS[2], number=0)
     request = first.request
-    rows = [first, *(Row(replace(request, rows=[number]), first.prompt, first.limit, MANNERS[2], first.transcript)
-                     for number in range(1, 5))]  # fmt: skip
+    rows = [
+        first,
+        *(
+            Row(replace(request, rows=[number]), first.prompt, first.limit, MANNERS[2], first.transcript)
+            for number in range(1, 5)
+        ),
+    ]
     batch = Batch(predictor, most=8, part=64)
     batch.waiting.extend(rows)
     assert batch.admit() == rows
@@ -256,8 +269,10 @@ def test_log_probabilities_are_the_models_where_a_token_is_no_choice():
     """The end token of rows with a goal has a probability, the closing symbol of rows that cannot close has none."""
     predictor = predictor_of("belief_state", TINY_BACKBONES["gpt"], min_gap=1)
     manner, end = replace(PLAIN, alternatives=VOCABULARY), 2
-    rows = [row_of(PROMPTS[0], manner, goal=np.array([7, end]), end=end, limit=4),
-            row_of(PROMPTS[1], manner, exact=True, end=end, limit=4)]  # fmt: skip
+    rows = [
+        row_of(PROMPTS[0], manner, goal=np.array([7, end]), end=end, limit=4),
+        row_of(PROMPTS[1], manner, exact=True, end=end, limit=4),
+    ]
     run(predictor, [rows])
     left = []
     for row in rows:
@@ -347,8 +362,11 @@ def drafting(predictor, length, source="model"):
 
 
 def arrivals_of(**fields):
-    rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn, **fields)
-            for turn in range(2) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
+    rows = [
+        row_of(prompt, MANNERS[(place + turn) % 4], number=turn, **fields)
+        for turn in range(2)
+        for place, prompt in enumerate(PROMPTS)
+    ]
     return rows, [rows[:1], [], rows[1:5], [], rows[5:7], rows[7:]]
 
 

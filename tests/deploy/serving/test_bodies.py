@@ -29,8 +29,7 @@ PATHS = ["/v1/completions", "/v1/fim/completions", "/infill", "/v1/embeddings", 
 
 @pytest.fixture(scope="module")
 def server():
-    with running({"small": path_star_model()},
-                 max_tokens=4, max_body=20_000) as made:  # fmt: skip
+    with running({"small": path_star_model()}, max_tokens=4, max_body=20_000) as made:
         yield made
 
 
@@ -92,22 +91,30 @@ DEEP = b'{"prompt": ' + b"[" * 9000 + b"]" * 9000 + b"}"
         (b'{"prompt": "1", "temperature": 1e-300}', "temperature must be 0, or a number from 1e-100 to 100"),
         (json.dumps({"prompt": ["0,1"] * 2048, "n": 128}).encode(), "2,048 prompts with n 128 are 262,144 completions"),
         (b'{"prompt": "1", "max_tokens": 1, "max_tokens": 9}', 'the key "max_tokens" occurs twice'),
-        (b'{"prompt": "1", "stream": true, "stream_options": {"include_usage": true, "include_usage": false}}',
-         'the key "include_usage" occurs twice'),
+        (
+            b'{"prompt": "1", "stream": true, "stream_options": {"include_usage": true, "include_usage": false}}',
+            'the key "include_usage" occurs twice',
+        ),
         ('{"prompt": "1"}'.encode("utf-16"), "not UTF-8"),
-        (b'{"prompt": "1", "stream": true, "stream_options": {"include_usages": true}}',
-         'unknown field "stream_options.include_usages": did you mean include_usage?'),
-        (b'{"prompt": "1", "stream": true, "stream_options": {"include_obfuscation": true}}',
-         "stream_options.include_obfuscation is not supported"),
-        (b'{"prompt": "1", "stream": true, "stream_options": {"include_usage": 1}}',
-         "stream_options.include_usage must be true or false"),
+        (
+            b'{"prompt": "1", "stream": true, "stream_options": {"include_usages": true}}',
+            'unknown field "stream_options.include_usages": did you mean include_usage?',
+        ),
+        (
+            b'{"prompt": "1", "stream": true, "stream_options": {"include_obfuscation": true}}',
+            "stream_options.include_obfuscation is not supported",
+        ),
+        (
+            b'{"prompt": "1", "stream": true, "stream_options": {"include_usage": 1}}',
+            "stream_options.include_usage must be true or false",
+        ),
         (b'{"prompt": "1", "stream": true, "stream_options": [1]}', "stream_options must be an object"),
         (b'{"prompt": "1", "stream_options": {"include_usage": true}}', "stream_options needs stream true"),
         (b'{"prompt": ""}', "the prompt is empty"),
         (b"{}", "prompt is missing"),
         (b'{"prompt": "0,1", "suffix": "2"}', "cannot condition on a suffix"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said(server, body, message):
     status, answer = server.post("/v1/completions", body)
     assert status == 400
@@ -210,18 +217,25 @@ def test_prompts_that_do_not_fit_are_refused(server):
     [
         (request("/v1/completions", b"{}", "content-type: text/xml\r\n"), 415),
         (b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999\r\n\r\n{", 413),
-        (b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n5dc0\r\n"
-         + b" " * 24000 + b"\r\n0\r\n\r\n", 413),
+        (
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n5dc0\r\n"
+            + b" " * 24000
+            + b"\r\n0\r\n\r\n",
+            413,
+        ),
         (b"GET /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", 405),
         (b"GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", 404),
         (b"GET /v1/models/ HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", 404),
         (b"HELLO\r\n\r\n", 400),
-        (b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-         b"transfer-encoding: chunked\r\n\r\nZZ\r\n", 400),
+        (
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: chunked\r\n\r\nZZ\r\n",
+            400,
+        ),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: nine\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 40_000 + b"\r\n\r\n", 431),
     ],
-)  # fmt: skip
+)
 def test_other_requests_get_their_status(server, content, status):
     found, answer = server.send(content)
     assert found == status

@@ -167,8 +167,15 @@ def test_stop_strings_cut(server, client):
 
 
 def test_ignoring_the_end_gives_the_full_length(server, client):
-    found = client.completions.create(model="plain", prompt=PROMPT, max_tokens=50, seed=1, n=8, temperature=3,
-                                      extra_body={"ignore_eos": True, "top_k": 50})  # fmt: skip
+    found = client.completions.create(
+        model="plain",
+        prompt=PROMPT,
+        max_tokens=50,
+        seed=1,
+        n=8,
+        temperature=3,
+        extra_body={"ignore_eos": True, "top_k": 50},
+    )
     assert found.usage.completion_tokens == 8 * 50
     assert {choice.finish_reason for choice in found.choices} == {"length"}
 
@@ -240,16 +247,33 @@ def test_many_clients_at_once_get_what_each_gets_alone(server):
 
 def test_other_protocols_fill_gaps_too(server):
     expected = own(server, "bst", goal=SUFFIX, limit=9, free_length=True)[0]
-    status, found = server.post("/infill", {
-        "model": "bst", "input_prefix": PROMPT[:5], "prompt": PROMPT[5:], "input_suffix": SUFFIX, "n_predict": 9,
-        "temperature": 0, "samplers": ["top_k"], "cache_prompt": True,
-    })  # fmt: skip
+    status, found = server.post(
+        "/infill",
+        {
+            "model": "bst",
+            "input_prefix": PROMPT[:5],
+            "prompt": PROMPT[5:],
+            "input_suffix": SUFFIX,
+            "n_predict": 9,
+            "temperature": 0,
+            "samplers": ["top_k"],
+            "cache_prompt": True,
+        },
+    )
     assert (status, found["content"], found["stop"]) == (200, expected, True)
     stop = expected[2:4]
-    status, found = server.post("/infill", {
-        "model": "bst", "input_prefix": PROMPT[:5], "prompt": PROMPT[5:], "input_suffix": SUFFIX, "n_predict": 9,
-        "temperature": 0, "stop": [stop],
-    })  # fmt: skip
+    status, found = server.post(
+        "/infill",
+        {
+            "model": "bst",
+            "input_prefix": PROMPT[:5],
+            "prompt": PROMPT[5:],
+            "input_suffix": SUFFIX,
+            "n_predict": 9,
+            "temperature": 0,
+            "stop": [stop],
+        },
+    )
     assert (found["content"], found["stop_type"], found["stopping_word"]) == (expected.partition(stop)[0], "word", stop)
     status, found = server.post("/infill", {"model": "bst", "input_prefix": PROMPT, "n_predict": 0})
     assert (status, found["content"], found["tokens_predicted"]) == (200, "", 0)
@@ -259,9 +283,12 @@ def test_other_protocols_fill_gaps_too(server):
     assert (status, found["choices"][0]["message"]["content"]) == (200, expected)
     for path, body, text in (
         ("/v1/fim/completions", asked, lambda event: event["choices"][0]["delta"]["content"]),
-        ("/infill", {"model": "bst", "input_prefix": PROMPT, "input_suffix": SUFFIX, "n_predict": 9, "temperature": 0},
-         lambda event: event["content"]),
-    ):  # fmt: skip
+        (
+            "/infill",
+            {"model": "bst", "input_prefix": PROMPT, "input_suffix": SUFFIX, "n_predict": 9, "temperature": 0},
+            lambda event: event["content"],
+        ),
+    ):
         status, streamed = server.post(path, {**body, "stream": True})
         assert status == 200
         lines = streamed.decode().splitlines()

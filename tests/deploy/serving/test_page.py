@@ -54,27 +54,35 @@ def test_lm_evaluation_harness_gets_the_figures_of_statewise_lm_eval(folder, tmp
 
     story = "Once Ann had a kite and 3 stars. They ran. Tim was happy."
     rows = {
-        "mine": [{"context": f"Once {name} had a", "choices": ["kite", "big red boat", "cat"], "answer": place % 3}
-                 for place, name in enumerate(["Ann", "Böb", "Zoë", "Tim", "Ann and Tim " * 60])],
+        "mine": [
+            {"context": f"Once {name} had a", "choices": ["kite", "big red boat", "cat"], "answer": place % 3}
+            for place, name in enumerate(["Ann", "Böb", "Zoë", "Tim", "Ann and Tim " * 60])
+        ],
         "whole": [{"text": story}, {"text": story[5:30]}, {"text": f"{story} " * 30}],
         "told": [{"text": given, "answer": "kite"} for given in (story[:20], "Zoë", f"{story} " * 30)],
-    }  # fmt: skip
+    }
     kinds = {
         "mine": {
-            "output_type": "multiple_choice", "doc_to_text": "{{context}}", "doc_to_choice": "{{choices}}",
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{context}}",
+            "doc_to_choice": "{{choices}}",
             "doc_to_target": "{{answer}}",
             "metric_list": [{"metric": metric, "aggregation": "mean"} for metric in ("acc", "acc_norm")],
         },
         "whole": {
-            "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{text}}",
             "metric_list": [{"metric": "bits_per_byte"}, {"metric": "word_perplexity"}],
         },
         "told": {
-            "output_type": "generate_until", "doc_to_text": "{{text}}", "doc_to_target": "{{answer}}",
+            "output_type": "generate_until",
+            "doc_to_text": "{{text}}",
+            "doc_to_target": "{{answer}}",
             "generation_kwargs": {"until": [".", "e"], "max_gen_toks": 12},
             "metric_list": [{"metric": "exact_match"}],
         },
-    }  # fmt: skip
+    }
     for name, records in rows.items():
         data = tmp_path / f"{name}.jsonl"
         data.write_text("".join(f"{json.dumps(record)}\n" for record in records))
@@ -89,9 +97,13 @@ def test_lm_evaluation_harness_gets_the_figures_of_statewise_lm_eval(folder, tmp
         own = harness.run(model.predictor(), model.task, harness.find(list(rows), tmp_path), limit=None, batch=4)
     with running({"nl": model}) as server:
         found = lm_eval.simple_evaluate(
-            model="local-completions", model_args=given.replace(DEFAULT, f"127.0.0.1:{server.port}"), tasks=list(rows),
-            task_manager=TaskManager(include_path=str(tmp_path)), bootstrap_iters=0, log_samples=True,
-        )  # fmt: skip
+            model="local-completions",
+            model_args=given.replace(DEFAULT, f"127.0.0.1:{server.port}"),
+            tasks=list(rows),
+            task_manager=TaskManager(include_path=str(tmp_path)),
+            bootstrap_iters=0,
+            log_samples=True,
+        )
         assert server.metric("statewise_batch_rows_count") > 0 or server.metric("statewise_prompt_tokens_total") > 0
     assert own["counts"]["in_pieces"] == own["counts"]["cut_prompts"] == 1
     assert own["counts"]["cut"] == 3

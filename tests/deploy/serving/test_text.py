@@ -54,11 +54,10 @@ def symbols(folder, lines):
     [
         (["view", "cart"], ["cart", "cart"], [" cart", " cart cart"]),
         ([], ["view", "cart"], ["view", "view cart"]),
-        (["view"], ["cart", "pay now", "cart"],
-         [" cart", ' cart ["pay now"]', ' cart ["pay now"] ["cart"]']),
+        (["view"], ["cart", "pay now", "cart"], [" cart", ' cart ["pay now"]', ' cart ["pay now"] ["cart"]']),
         (["pay now"], ["cart", "view"], [' ["cart"]', ' ["cart"] ["view"]']),
     ],
-)  # fmt: skip
+)
 def test_symbols_follow_their_prompt_and_never_change(prompt, said, wanted, tmp_path):
     task = symbols(tmp_path, [["view", "cart"], ["pay now", "cart"]] * 3)
     before = task.vocab.encode(prompt)

@@ -146,13 +146,30 @@ def write(path, content):
 @pytest.fixture
 def files(tmp_path):
     """Four pairs: a is longer, b is longer, alike, a is longer."""
-    return [write(tmp_path / "mine.jsonl", rows(["long long", "x", "same", "longer"])),
-            write(tmp_path / "other.jsonl", rows(["short", "yyyyy", "emas", "x"]))]  # fmt: skip
+    return [
+        write(tmp_path / "mine.jsonl", rows(["long long", "x", "same", "longer"])),
+        write(tmp_path / "other.jsonl", rows(["short", "yyyyy", "emas", "x"])),
+    ]
 
 
 def judged(capsys, files, url, out, *words, model="m"):
-    code = main(["judge", *files, "--url", url, "--model", model, "--out", str(out), "--retries", "3",
-                 "--timeout", "10", *words])  # fmt: skip
+    code = main(
+        [
+            "judge",
+            *files,
+            "--url",
+            url,
+            "--model",
+            model,
+            "--out",
+            str(out),
+            "--retries",
+            "3",
+            "--timeout",
+            "10",
+            *words,
+        ]
+    )
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
     return code, captured.out, captured.err
@@ -220,8 +237,11 @@ def test_nonsense_is_counted_and_never_dropped(capsys, tmp_path, files):
     assert sum(row["answer"] == "They are both nice." for row in ledger(out)) == 6
     assert len(summary["unreadable_answers"]) == 12
     assert summary["unreadable_answers"][1] == {
-        "story": 2, "repeat": 1, "first": "b", "last_line": "They are both nice."
-    }  # fmt: skip
+        "story": 2,
+        "repeat": 1,
+        "first": "b",
+        "last_line": "They are both nice.",
+    }
     mine, other = files
     assert f"  story 2, {mine} first, judgement 1: 'They are both nice.'\n  story 2, {other} first, judgement 1" in text
     assert f"  story 4, {mine} first, judgement 1: empty answer" in text
@@ -293,10 +313,9 @@ def test_an_answer_that_is_too_large_is_not_read_to_its_end(capsys, tmp_path, fi
     assert server.sent < 20_000_000  # what the system's buffers hold on top
 
 
-@pytest.mark.parametrize("what", [
-    {"endless": b" ", "pause": 0.02},
-    {"endless": b"x-a: b\r\n", "pause": 0.02, "within": "headers"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "what", [{"endless": b" ", "pause": 0.02}, {"endless": b"x-a: b\r\n", "pause": 0.02, "within": "headers"}]
+)
 def test_an_answer_must_be_complete_before_the_deadline(capsys, tmp_path, files, what):
     """Each part comes well within --timeout."""
     server = Server(before=[what] * 50)
@@ -440,8 +459,12 @@ def test_a_torn_line_is_judged_again_and_a_changed_file_is_refused(capsys, tmp_p
         assert code == 2
         assert "files was" in err
         assert out.read_text() == content
-        for text, message in (("hello\n", ":1: not JSON"), ("{}\n", "not a judging f"), ("torn", "not a judging f"),
-                              (content.splitlines()[0] + "\n[1]\n", ":2: not a judging record")):  # fmt: skip
+        for text, message in (
+            ("hello\n", ":1: not JSON"),
+            ("{}\n", "not a judging f"),
+            ("torn", "not a judging f"),
+            (content.splitlines()[0] + "\n[1]\n", ":2: not a judging record"),
+        ):
             out.write_text(text)
             code, _, err = judged(capsys, files, url, out)
             assert code == 2
@@ -455,8 +478,12 @@ def test_stopped_or_killed_it_goes_on_where_it_was(capsys, tmp_path, files, numb
     words = [sys.executable, "-m", "statewise", "judge", *files, "--model", "m", "--jobs", "2", "--out", str(out)]
     with serving(server) as url:
         # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
-        process = subprocess.Popen([*words, "--url", url], stderr=subprocess.PIPE, text=True,
-                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
+        process = subprocess.Popen(
+            [*words, "--url", url],
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         # Six are asked for before the fourth answer need be written.
         while (len(server.requests) < 6 or len(ledger(out)) < 4) and process.poll() is None:
             time.sleep(0.01)
@@ -580,8 +607,10 @@ def test_rates_count_stories_not_judgements():
     """The same verdicts six times tell no more than once."""
 
     def records(repeats):
-        return [{**question._asdict(), "verdict": "a" if question.story <= 64 else "b", "answer": ""}
-                for question in questions(100, repeats)]  # fmt: skip
+        return [
+            {**question._asdict(), "verdict": "a" if question.story <= 64 else "b", "answer": ""}
+            for question in questions(100, repeats)
+        ]
 
     one, three = summarise(records(1), 100), summarise(records(3), 100)
     assert one["win_rate"] == three["win_rate"]

@@ -63,33 +63,51 @@ def benchmark(folder, name, rows, **fields):
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     content = {
-        "task": name, "dataset_path": "json", "test_split": "test",
+        "task": name,
+        "dataset_path": "json",
+        "test_split": "test",
         "dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.jsonl")}, "cache_dir": str(folder / "cache")},
         **fields,
-    }  # fmt: skip
+    }
     (folder / f"{name}.yaml").write_text(json.dumps(content))  # JSON is YAML
 
 
 def choices(folder, name, metrics=("acc", "acc_norm", "acc_bytes"), rows=CHOICES):
     benchmark(
-        folder, name, rows, output_type="multiple_choice", doc_to_text="{{context}}", doc_to_choice="{{choices}}",
-        doc_to_target="{{answer}}", metric_list=[{"metric": metric, "aggregation": "mean"} for metric in metrics],
-    )  # fmt: skip
+        folder,
+        name,
+        rows,
+        output_type="multiple_choice",
+        doc_to_text="{{context}}",
+        doc_to_choice="{{choices}}",
+        doc_to_target="{{answer}}",
+        metric_list=[{"metric": metric, "aggregation": "mean"} for metric in metrics],
+    )
 
 
 def last_words(folder, name):
     benchmark(
-        folder, name, WORDS, output_type="loglikelihood", doc_to_text="{{text.split(' ')[:-1]|join(' ')}}",
-        doc_to_target="{{' '+text.split(' ')[-1]}}", target_delimiter="",
+        folder,
+        name,
+        WORDS,
+        output_type="loglikelihood",
+        doc_to_text="{{text.split(' ')[:-1]|join(' ')}}",
+        doc_to_target="{{' '+text.split(' ')[-1]}}",
+        target_delimiter="",
         metric_list=[{"metric": "perplexity"}, {"metric": "acc", "aggregation": "mean"}],
-    )  # fmt: skip
+    )
 
 
 def whole_texts(folder, name):
     benchmark(
-        folder, name, WHOLE, output_type="loglikelihood_rolling", doc_to_text="", doc_to_target="{{text}}",
+        folder,
+        name,
+        WHOLE,
+        output_type="loglikelihood_rolling",
+        doc_to_text="",
+        doc_to_target="{{text}}",
         metric_list=[{"metric": "word_perplexity"}, {"metric": "byte_perplexity"}, {"metric": "bits_per_byte"}],
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +177,13 @@ def test_whole_texts_with_and_without_their_first_token(report, task, predictor)
     assert found["without_first"]["bits_per_byte"] == pytest.approx(rest / size / math.log(2), rel=1e-5)
     assert found["without_first"]["loss_per_word"] == pytest.approx(rest / (words - 3), rel=1e-5)
     assert report["counts"] == {
-        "requests": 12 + 2 + 3, "cut": 0, "in_pieces": 1, "without_context": 0, "generations": 0, "cut_prompts": 0,
-    }  # fmt: skip
+        "requests": 12 + 2 + 3,
+        "cut": 0,
+        "in_pieces": 1,
+        "without_context": 0,
+        "generations": 0,
+        "cut_prompts": 0,
+    }
 
 
 @pytest.mark.parametrize(("context", "length"), itertools.product([2, 5, 9], [1, 4, 5, 8, 9, 23]))

@@ -55,9 +55,7 @@ def slow_twin(objective, batch):
                         counts_previous = True
                 else:
                     counts_next = i >= prompt
-                    counts_previous = {
-                        "answer": i >= prompt, "any_prefix": j - 2 >= prompt, "all": True,
-                    }[config.pairs]  # fmt: skip
+                    counts_previous = {"answer": i >= prompt, "any_prefix": j - 2 >= prompt, "all": True}[config.pairs]
                 if counts_next:
                     following.append(-last[0, next_target])
                 if counts_previous and config.previous_weight:
@@ -250,8 +248,9 @@ def test_experts_that_are_sharp_lose_nothing(monkeypatch, scale):
     parameters = dict(objective.named_parameters())
     found, singles = [], []
     one_by_one = mixture_pairs.MixtureWorker._one_by_one
-    monkeypatch.setattr(mixture_pairs.MixtureWorker, "_one_by_one",
-                        lambda *given: singles.append(len(given[3])) or one_by_one(*given))  # fmt: skip
+    monkeypatch.setattr(
+        mixture_pairs.MixtureWorker, "_one_by_one", lambda *given: singles.append(len(given[3])) or one_by_one(*given)
+    )
     monkeypatch.setattr(mixture_pairs, "AT_ONCE", 100)
     for workers in (pair_loss.WORKERS, {}):
         monkeypatch.setattr(pair_loss, "WORKERS", workers)
@@ -314,8 +313,9 @@ def test_goals_are_scored_token_by_token_between_what_surrounds_them():
                 for i in range(len(goal))
             )
             torch.testing.assert_close(scores[row], expected)
-        torch.testing.assert_close(predictor.extend(cursor, rows[:, 4:5])[0, 0].log_softmax(-1),
-                                   directly(objective, rows[0, :5], goal)[0])  # fmt: skip
+        torch.testing.assert_close(
+            predictor.extend(cursor, rows[:, 4:5])[0, 0].log_softmax(-1), directly(objective, rows[0, :5], goal)[0]
+        )
 
 
 @pytest.mark.parametrize("head", ["mixture", "mlp", "gated"])

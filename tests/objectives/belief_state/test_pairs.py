@@ -99,15 +99,21 @@ SAMPLINGS = [Sampling(), Sampling(max_gap=2), Sampling(exponent=0.5), Sampling(m
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), sampling=st.sampled_from(SAMPLINGS), closing=st.sampled_from([None, 50]),
-    size=st.integers(1, 60), documents=st.booleans(), wasted=st.sampled_from([None, *WASTED.values()]),
-)  # fmt: skip
+    seed=st.integers(0, 10**6),
+    sampling=st.sampled_from(SAMPLINGS),
+    closing=st.sampled_from([None, 50]),
+    size=st.integers(1, 60),
+    documents=st.booleans(),
+    wasted=st.sampled_from([None, *WASTED.values()]),
+)
 def test_every_pair_is_computed_once_with_its_weight(seed, sampling, closing, size, documents, wasted):
     pairs = draw_pairs(seed, documents=documents)
     found = listed(
-        pairs, sampling, closing,
+        pairs,
+        sampling,
+        closing,
         lambda group: group.tiles(max(2, size)) if wasted is None else group.blocks(size, wasted),
-    )  # fmt: skip
+    )
     expected = flat(directly(pairs, sampling, closing))
     assert set(found) == set(expected)
     for key, values in found.items():
@@ -197,9 +203,11 @@ def numbers_directly(pairs, sampling, closed):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), closed=st.booleans(), documents=st.booleans(),
+    seed=st.integers(0, 10**6),
+    closed=st.booleans(),
+    documents=st.booleans(),
     sampling=st.sampled_from([*SAMPLINGS, Sampling(share=0.25), Sampling(share=0.5, max_gap=3)]),
-)  # fmt: skip
+)
 def test_pairs_are_numbered_without_being_listed(seed, closed, documents, sampling):
     pairs = draw_pairs(seed, documents=documents)
     assert pair_numbers(pairs, sampling, closed) == pytest.approx(numbers_directly(pairs, sampling, closed))

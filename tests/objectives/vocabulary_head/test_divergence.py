@@ -94,8 +94,14 @@ def test_under_autocast_only_products_are_coarse():
 @pytest.mark.parametrize("make_backbone", [tiny_gpt, tiny_two_stream, tiny_belief_slots])
 @pytest.mark.usefixtures("float64")
 def test_next_latent_is_the_same_either_way(monkeypatch, make_backbone, tied, stop_gradient, head_gradient):
-    objective = tiny_objective("next_latent", backbone={"tied": tied}, make_backbone=make_backbone, horizon=3,
-                               stop_gradient=stop_gradient, head_gradient=head_gradient)  # fmt: skip
+    objective = tiny_objective(
+        "next_latent",
+        backbone={"tied": tied},
+        make_backbone=make_backbone,
+        horizon=3,
+        stop_gradient=stop_gradient,
+        head_gradient=head_gradient,
+    )
     spread_weights(objective)
 
     def results():

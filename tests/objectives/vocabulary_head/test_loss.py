@@ -104,9 +104,14 @@ def test_few_logits_are_taken_whole_and_many_in_blocks(monkeypatch):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
     ("name", "fields"),
-    [("next_token", {}), ("next_latent", {"kl_weight": 0.0}), ("multi_token", {}), ("joint_multi_token", {}),
-     ("teacherless", {})],
-)  # fmt: skip
+    [
+        ("next_token", {}),
+        ("next_latent", {"kl_weight": 0.0}),
+        ("multi_token", {}),
+        ("joint_multi_token", {}),
+        ("teacherless", {}),
+    ],
+)
 @pytest.mark.usefixtures("float64")
 def test_objectives_are_the_same_either_way(monkeypatch, name, fields, tied):
     objective = tiny_objective(name, backbone={"tied": tied}, **fields)

@@ -58,8 +58,11 @@ def test_elementary_predicates_accept_all_valid_traces_and_reject_what_any_other
             add &= ~delete
             for x in bits(delete):
                 for c in bits(seen.required(delete, add)):
-                    assert any(each.add & ~add == 0 and (each.delete, each.pre) == (1 << x, 1 << c)
-                               for each in offered if each.signature == signature)  # fmt: skip
+                    assert any(
+                        each.add & ~add == 0 and (each.delete, each.pre) == (1 << x, 1 << c)
+                        for each in offered
+                        if each.signature == signature
+                    )
 
 
 def test_weights_are_those_of_a_walk_through_the_traces():
@@ -80,8 +83,9 @@ def test_weights_are_those_of_a_walk_through_the_traces():
             for at, act in enumerate(row):
                 others = rejected(inner, inner.after(row[:at]))
                 count += len(rejected(model, model.after(row[:at])) - others)
-                allowed += sum(arguments(name)[0] == schema and place not in others
-                               for place, name in enumerate(actions))  # fmt: skip
+                allowed += sum(
+                    arguments(name)[0] == schema and place not in others for place, name in enumerate(actions)
+                )
                 occurs += arguments(actions[act])[0] == schema
         if count:
             expected[each] = count, count * occurs / allowed

@@ -26,9 +26,15 @@ from statewise.strips.verification.verification import verify
 
 @pytest.mark.parametrize(
     ("name", "count", "longest"),
-    [("simple", 200, 10), ("blocksworld:2", 50, 20), ("ferry:2x1", 50, 20), ("blocksworld:3", 100, 30),
-     ("gripper:3", 200, 30), ("ferry:3x3", 1000, 30)],
-)  # fmt: skip
+    [
+        ("simple", 200, 10),
+        ("blocksworld:2", 50, 20),
+        ("ferry:2x1", 50, 20),
+        ("blocksworld:3", 100, 30),
+        ("gripper:3", 200, 30),
+        ("ferry:3x3", 1000, 30),
+    ],
+)
 def test_known_domains_are_learned_exactly(name, count, longest):
     world = domain(name)
     learned = learn_exact(traces(world, count, longest, 1))
@@ -57,8 +63,11 @@ def test_every_trace_is_explained_or_contradicts_the_others(given_traces):
 
 def test_contradictions_are_named():
     same = Traces(("a", "b"), ((0, 1), (1, 0), (0, 1), (0, 1, 1)), (1, 0, 0, 0), (2, 4, 6, 8))
-    with pytest.raises(Contradiction, match=r"1 negative trace ends .* \(line 2\)\. For line 2: line 6 begins with the "
-                                            "same actions, all valid"):  # fmt: skip
+    with pytest.raises(
+        Contradiction,
+        match=r"1 negative trace ends .* \(line 2\)\. For line 2: line 6 begins with the "
+        "same actions, all valid",
+    ):
         learn_exact(same)
     implied = Traces(("a", "b", "c"), ((0, 1, 2), (2, 0, 1), (2, 0, 2, 1, 2)), (0, 1, 0))
     with pytest.raises(Contradiction, match=r"\(trace 2\)\. For trace 2: what happened .* implies that 'b' is valid"):

@@ -19,9 +19,14 @@ from statewise.strips.verification.verification import verify
 
 @pytest.mark.parametrize(
     ("small", "large", "walks"),
-    [("blocksworld:3", "blocksworld:4", 20), ("ferry:3x2", "ferry:4x3", 20), ("gripper:2", "gripper:3", 20),
-     ("miconic:3x2", "miconic:4x2", 20), ("hanoi:3", "hanoi:4", 50)],
-)  # fmt: skip
+    [
+        ("blocksworld:3", "blocksworld:4", 20),
+        ("ferry:3x2", "ferry:4x3", 20),
+        ("gripper:2", "gripper:3", 20),
+        ("miconic:3x2", "miconic:4x2", 20),
+        ("hanoi:3", "hanoi:4", 50),
+    ],
+)
 def test_schemas_from_positive_walks_hold_for_larger_instances(small, large, walks):
     learned = learn_lifted_exact(traces(domain(small), walks, 30, 1, negatives=0.0))
     for name in (small, large):
@@ -49,9 +54,12 @@ def test_a_predicate_of_three_arguments_is_found_where_negatives_need_it():
     places = [f"{x} {y} {z}" for x in "ab" for y in "cd" for z in "ef"]
     model = ActionModel.of(
         [f"{atom} {at}" for atom in ("full", "empty") for at in places],
-        {f"{verb} {at}": ([f"{one} {at}"], [f"{other} {at}"], [f"{one} {at}"])
-         for at in places for verb, one, other in (("put", "empty", "full"), ("take", "full", "empty"))},
-    )  # fmt: skip
+        {
+            f"{verb} {at}": ([f"{one} {at}"], [f"{other} {at}"], [f"{one} {at}"])
+            for at in places
+            for verb, one, other in (("put", "empty", "full"), ("take", "full", "empty"))
+        },
+    )
     drawn = traces(Domain("triples", model, (0xFF00, 0xFE01, 0xFC03, 0xF00F)), 300, 12, 1)
     assert learn_lifted_exact(drawn, arity=3).report["training_accuracy"] == 1
     found = learn_lifted_exact(drawn)
@@ -63,8 +71,9 @@ def test_slots_of_a_signature():
     actions = ["go a b", "go b a", "load p a", "wait"]
     assert [each.slots for each in signatures(actions, 0)] == [(("go", ()), ("load", ()), ("wait", ()))]
     assert {each.slots for each in signatures(actions, 1)} == {
-        (("go", (0,)), ("go", (1,)), ("load", (1,))), (("load", (0,)),)
-    }  # fmt: skip
+        (("go", (0,)), ("go", (1,)), ("load", (1,))),
+        (("load", (0,)),),
+    }
     pairs = {frozenset(each.slots) for each in signatures(actions, 2)}
     assert {("go", (0, 1)), ("go", (1, 0))} in pairs
     assert len(pairs) == 2
@@ -81,11 +90,19 @@ def test_windows_of_slots_are_those_of_each_tuple_alone():
             seen = set()
             for row in drawn.rows:
                 named = [drawn.actions[at].split() for at in row]
-                tuples = {tuple(words[1 + at] for at in places) for words in named for schema, places in signature.slots
-                          if schema == words[0]}  # fmt: skip
+                tuples = {
+                    tuple(words[1 + at] for at in places)
+                    for words in named
+                    for schema, places in signature.slots
+                    if schema == words[0]
+                }
                 for objects in tuples:
-                    mine = [number[schema, places] for words in named for schema, places in signature.slots
-                            if schema == words[0] and tuple(words[1 + at] for at in places) == objects]  # fmt: skip
+                    mine = [
+                        number[schema, places]
+                        for words in named
+                        for schema, places in signature.slots
+                        if schema == words[0] and tuple(words[1 + at] for at in places) == objects
+                    ]
                     for end, c in enumerate(mine):
                         for begin in range(end):
                             x, between = mine[begin], mine[begin + 1 : end]

@@ -73,9 +73,10 @@ def test_an_interrupted_call_goes_on_from_what_it_listed(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("given", "how"), [(CLEAN, {"method": "exact"}), (CLEAN, {}), (DAMAGED, {"damaged": True})],
+    ("given", "how"),
+    [(CLEAN, {"method": "exact"}), (CLEAN, {}), (DAMAGED, {"damaged": True})],
     ids=["exact", "auto", "auto, damaged"],
-)  # fmt: skip
+)
 def test_learn_goes_on_whatever_it_was_at(tmp_path, given, how):
     """Stopped after more and more calls, in whichever learner that is, the same call ends as one that was not."""
     asked, cut = [], []

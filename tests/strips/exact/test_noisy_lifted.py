@@ -59,8 +59,12 @@ def test_windows_of_slots_are_held_by_the_traces_that_show_them():
 
 def test_occasions_are_the_positions_with_every_ground_action():
     """Counted one position, one action and one literal at a time."""
-    predicates = [Predicate(each, 0b1111111 & (1 << len(each.slots)) - 1, 0b1, 0b10)
-                  for arity in (1, 2) for each in signatures(FERRY.actions, arity) if len(each.slots) > 1]  # fmt: skip
+    predicates = [
+        Predicate(each, 0b1111111 & (1 << len(each.slots)) - 1, 0b1, 0b10)
+        for arity in (1, 2)
+        for each in signatures(FERRY.actions, arity)
+        if len(each.slots) > 1
+    ]
     found = list(schema_occasions(predicates, FERRY))
     assert sum(len(literals) for literals, _ in found) == sum(each.pre.bit_count() for each in predicates)
     for literals, occasions in found:
@@ -75,8 +79,10 @@ def test_occasions_are_the_positions_with_every_ground_action():
                     own, objects = arguments(name)
                     if own != schema:
                         continue
-                    key = tuple((of, tuple(objects[at] for at in places)) in false
-                                for (of, _), (_, places) in zip(literals, slots))  # fmt: skip
+                    key = tuple(
+                        (of, tuple(objects[at] for at in places)) in false
+                        for (of, _), (_, places) in zip(literals, slots)
+                    )
                     counts = expected.setdefault(key, [0, 0, 0])
                     counts[0] += not ends
                     counts[1] += not ends and number == action

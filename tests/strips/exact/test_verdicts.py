@@ -35,8 +35,9 @@ def models(draw, actions, atoms):
 
 
 def some_rows(actions, most=12, longest=8):
-    return st.lists(st.lists(st.integers(0, actions - 1), min_size=1, max_size=longest).map(tuple), min_size=1,
-                    max_size=most)  # fmt: skip
+    return st.lists(
+        st.lists(st.integers(0, actions - 1), min_size=1, max_size=longest).map(tuple), min_size=1, max_size=most
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -139,8 +140,13 @@ def kitchens(places=("kitchen", "hall", "yard"), trays=("t1", "t2")) -> Domain:
     """As in childsnack, a tray is filled in the kitchen, which the action does not name; another action brings it
     there."""
     atoms = [f"at {t} {p}" for t in trays for p in places] + [f"{what} {t}" for t in trays for what in ("free", "full")]
-    actions = {f"move {t} {p} {q}": ([f"at {t} {p}"], [f"at {t} {q}"], [f"at {t} {p}"])
-               for t in trays for p in places for q in places if p != q}  # fmt: skip
+    actions = {
+        f"move {t} {p} {q}": ([f"at {t} {p}"], [f"at {t} {q}"], [f"at {t} {p}"])
+        for t in trays
+        for p in places
+        for q in places
+        if p != q
+    }
     for t in trays:
         actions[f"fill {t}"] = ([f"free {t}", f"at {t} kitchen"], [f"full {t}"], [f"free {t}"])
         for p in places:
@@ -222,9 +228,15 @@ def test_a_resource_that_runs_out_makes_no_verdict_wrong(negatives):
     """Levels of fuel that only fall: walks from a nearly empty tank never drive twice."""
     levels = [f"f{number}" for number in range(4)]
     atoms = [*(f"at {p}" for p in "ab"), *(f"fuel {level}" for level in levels)]
-    actions = {f"drive {p} {q} {more} {less}": ([f"at {p}", f"fuel {more}"], [f"at {q}", f"fuel {less}"],
-                                                [f"at {p}", f"fuel {more}"])
-               for p, q in ("ab", "ba") for less, more in pairwise(levels)}  # fmt: skip
+    actions = {
+        f"drive {p} {q} {more} {less}": (
+            [f"at {p}", f"fuel {more}"],
+            [f"at {q}", f"fuel {less}"],
+            [f"at {p}", f"fuel {more}"],
+        )
+        for p, q in ("ab", "ba")
+        for less, more in pairwise(levels)
+    }
     model = ActionModel.of(atoms, actions)
     state = {name: 1 << place for place, name in enumerate(atoms)}
     full = Domain("tank", model, (state["at a"] | state["fuel f3"],))
@@ -339,11 +351,17 @@ def test_verdicts_in_words():
     seen = Seen.of(Traces(("a", "b"), ((0, 1, 0), (1, 1)), (0, 1)))
     found = check(seen, Traces(("a", "b"), ((0, 1), (0, 0), (1, 1)), (0, 0, 1)))
     assert [described(found, place) for place in range(3)] == [
-        "valid", "undecided from action 2, a", "invalid by action 2, b"
-    ]  # fmt: skip
+        "valid",
+        "undecided from action 2, a",
+        "invalid by action 2, b",
+    ]
     assert found.counts() == {"valid": 1, "invalid": 1, "undecided": 1}
-    assert found.against_labels() == {"decided": pytest.approx(2 / 3), "decided_positives": 0.5,
-                                      "decided_negatives": 1.0, "right": 1.0}  # fmt: skip
+    assert found.against_labels() == {
+        "decided": pytest.approx(2 / 3),
+        "decided_positives": 0.5,
+        "decided_negatives": 1.0,
+        "right": 1.0,
+    }
 
 
 def test_a_guard_rejects_the_guess_and_explains_the_valid_traces():

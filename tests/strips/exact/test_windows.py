@@ -70,6 +70,8 @@ def test_a_window_counts_if_enough_traces_imply_it(traces, support):
 
 @given(some_traces())
 def test_windows_of_one_trace_are_all_windows(traces):
-    as_sets = [{pair: set(some) for pair, some in each.minimal.items()}
-               for each in (Windows.supported(3, holders_of(traces), 1), Windows.of(traces))]  # fmt: skip
+    as_sets = [
+        {pair: set(some) for pair, some in each.minimal.items()}
+        for each in (Windows.supported(3, holders_of(traces), 1), Windows.of(traces))
+    ]
     assert as_sets[0] == as_sets[1]

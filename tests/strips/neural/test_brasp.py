@@ -94,8 +94,9 @@ def test_attention_of_every_kind(choice, mask, attended, values):
 
 
 def test_scores_and_values_may_look_at_both_positions():
-    same = Attention("same", "rightmost", "before", lambda i, j: i["x"] == j["x"], lambda i, j: i["x"] & j["x"],
-                     lambda at: at["y"])  # fmt: skip
+    same = Attention(
+        "same", "rightmost", "before", lambda i, j: i["x"] == j["x"], lambda i, j: i["x"] & j["x"], lambda at: at["y"]
+    )
     twice = PositionWise("twice", lambda at: at["same"] & at["x"])
     done = Program(("x", "y"), (same, twice)).run([0, 1, 0, 1])
     assert done.attended["same"].tolist() == [NOWHERE, NOWHERE, 0, 1]

@@ -23,8 +23,13 @@ def in_space(space: Space, by_hand) -> list[tuple[int, np.ndarray]]:
     predicate over two sorts the space has one order of arguments alone."""
     weights, taken = [], set()
     for name in sorted({name for parts in by_hand.values() for part in parts for name, _ in part}):
-        uses = {(schema, which, at) for schema, parts in by_hand.items() for which, part in enumerate(parts)
-                for of, at in part if of == name}  # fmt: skip
+        uses = {
+            (schema, which, at)
+            for schema, parts in by_hand.items()
+            for which, part in enumerate(parts)
+            for of, at in part
+            if of == name
+        }
         for number, predicate in enumerate(space.predicates):
             for order in ((0, 1), (1, 0)):
                 turned = {

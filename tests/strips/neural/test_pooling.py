@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 from statewise.strips.model.head_arrays import Heads, Judge
 from statewise.strips.model.model import Action, ActionModel
 from statewise.strips.neural import pooling
-from statewise.strips.neural.pooling import (
-    Candidates,
-    evidence,
-    pool,
-    prune,
-    smallest_cover,
-    sound,
-    undominated,
-)
+from statewise.strips.neural.pooling import Candidates, evidence, pool, prune, smallest_cover, sound, undominated
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import Traces, traces, with_noise
 from statewise.strips.verification.verification import verify

@@ -153,5 +153,6 @@ def test_shared_weights_learn_from_all_who_read_them():
     focal_loss(inconsistency(free, numbers), *facts).sum().backward()
     focal_loss(inconsistency(group.theta(), numbers), *facts).sum().backward()
     for place in range(4):
-        assert torch.allclose(group.weights.grad[0, place], free.grad[0][torch.from_numpy(PLACES) == place].sum(0),
-                              atol=1e-7)  # fmt: skip
+        assert torch.allclose(
+            group.weights.grad[0, place], free.grad[0][torch.from_numpy(PLACES) == place].sum(0), atol=1e-7
+        )

@@ -179,8 +179,11 @@ def last_effects_say(model, trace):
     for at, number in enumerate(trace):
         wrong = set()
         for atom in bits(model.actions[number].pre):
-            touching = [model.actions[one] for one in trace[:at]
-                        if (model.actions[one].add | model.actions[one].delete) >> atom & 1]  # fmt: skip
+            touching = [
+                model.actions[one]
+                for one in trace[:at]
+                if (model.actions[one].add | model.actions[one].delete) >> atom & 1
+            ]
             if touching and touching[-1].delete >> atom & 1:
                 wrong.add(atom)
         found.append(wrong)
@@ -247,8 +250,12 @@ def test_the_loss_is_that_of_the_equations(alpha, gamma):
     labels = torch.tensor([[0, 1, 1, 0], [1, 0, 0, 1]])
     found = focal_loss(y, lengths, labels, alpha, gamma)
     for restart in range(2):
-        each = [slow_loss(y[:, restart, place].tolist(), int(lengths[restart, place]), int(labels[restart, place]),
-                          alpha, gamma) for place in range(4)]  # fmt: skip
+        each = [
+            slow_loss(
+                y[:, restart, place].tolist(), int(lengths[restart, place]), int(labels[restart, place]), alpha, gamma
+            )
+            for place in range(4)
+        ]
         assert found[restart].item() == pytest.approx(sum(each) / 4, rel=1e-4)
     if alpha == 0.9:
         assert torch.equal(found, focal_loss(y, lengths, labels))

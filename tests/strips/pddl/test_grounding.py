@@ -38,9 +38,12 @@ def slow_steps(task, state):
     for operator in task.operators:
         for binding in choices(task, operator.parameters, {}):
             if holds(task, operator.precondition, binding, state):
-                made = [(tuple(inner.get(term, term) for term in effect.atom), effect.adds)
-                        for effect in operator.effects for inner in choices(task, effect.variables, binding)
-                        if holds(task, effect.condition, inner, state)]  # fmt: skip
+                made = [
+                    (tuple(inner.get(term, term) for term in effect.atom), effect.adds)
+                    for effect in operator.effects
+                    for inner in choices(task, effect.variables, binding)
+                    if holds(task, effect.condition, inner, state)
+                ]
                 added = {atom for atom, adds in made if adds}
                 after = state - {atom for atom, adds in made if not adds} | added
                 found[" ".join((operator.name, *(binding[each.name] for each in operator.parameters)))] = after
@@ -330,8 +333,10 @@ def random_action(rng, number):
     scope = {f"?x{place}": rng.choice(["thing", "red", "colour"]) for place in range(rng.randint(0, 2))}
     parameters = " ".join(f"{name} - {of}" for name, of in scope.items())
     effects = " ".join(random_effect(rng, scope) for _ in range(rng.randint(1, 3)))
-    return (f"(:action a{number} :parameters ({parameters}) :precondition {random_condition(rng, scope, 2)}\n"
-            f"  :effect (and {effects}))")  # fmt: skip
+    return (
+        f"(:action a{number} :parameters ({parameters}) :precondition {random_condition(rng, scope, 2)}\n"
+        f"  :effect (and {effects}))"
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -111,8 +111,13 @@ def test_initial_state_and_goal_come_along(tmp_path):
     read = read_problem(*paths)
     model = read.domain.model
     assert sorted(model.spelled(read.initial)) == [
-        "clear b2", "clear b3", "handempty", "on b3 b1", "ontable b1", "ontable b2"
-    ]  # fmt: skip
+        "clear b2",
+        "clear b3",
+        "handempty",
+        "on b3 b1",
+        "ontable b1",
+        "ontable b2",
+    ]
     assert model.spelled(read.goal) == ["on b1 b2"]
     assert read.domain.start == (read.initial,)
     assert read.files == paths
@@ -136,8 +141,10 @@ def test_what_strips_lacks_is_compiled_away(tmp_path):
     }
     # a road in either direction, and not to oneself; arriving with the letter makes dirty
     assert actions["go#1 home mill"] == (
-        {"at home", "not-dirty mill", "has letter"}, {"at mill", "dirty mill"}, {"at home", "not-dirty mill"}
-    )  # fmt: skip
+        {"at home", "not-dirty mill", "has letter"},
+        {"at mill", "dirty mill"},
+        {"at home", "not-dirty mill"},
+    )
     assert actions["go#2 home mill"] == ({"at home", "not-dirty mill", "not-has letter"}, {"at mill"}, {"at home"})
     assert "go#1 home home" not in actions
     assert actions["wait home home"] == ({"at home"}, {"at home"}, set())  # PDDL: what is added and deleted is added
@@ -225,8 +232,11 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (ONE % "(:predicates (or ?x ?y))", START, r"domain\.pddl:3: 'or' means .* it cannot be a predicate"),
         (ONE % ACT.replace("(not (p))", "(oneof (p) (q))"), START, r"domain\.pddl:3: effects with oneof cannot be"),
         (ONE % ACT, START.replace("(:init (p))", "(:init (unknown (p)))"), r"problem\.pddl:2: initial .* unknown"),
-        (ONE % ACT.replace(":action", ":acton"), START,
-         r"domain\.pddl:3: \(:acton .* is not a section of a domain .*: did you mean :action\?"),
+        (
+            ONE % ACT.replace(":action", ":acton"),
+            START,
+            r"domain\.pddl:3: \(:acton .* is not a section of a domain .*: did you mean :action\?",
+        ),
         (ONE % "(:axiom :vars () :context (q) :implies (p))", START, r"domain\.pddl:3: \(:axiom .* is not a section"),
         (ONE % "(:timeless (q))", START, r"domain\.pddl:3: \(:timeless .* is not a section"),
         (ONE % "(:init (p))", START, r"domain\.pddl:3: \(:init .* is not a section of a domain"),
@@ -234,18 +244,30 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (START, ONE % ACT, r"domain\.pddl:1: this is a problem, and .*problem\.pddl a domain: give them the other way"),
         (ONE % ACT, ONE % ACT, r"problem\.pddl:1: this is a domain, where a problem is expected"),
         (START, START, r"domain\.pddl:1: this is a problem, where a domain is expected"),
-        (ONE % f"(:types t u) (:constants a - t)\n {ACT}", START.replace("(:init", "(:objects b\n a - u) (:init"),
-         r"problem\.pddl:3: the object 'a' is of the type u here, and of t at .*domain\.pddl:3: declare it once"),
+        (
+            ONE % f"(:types t u) (:constants a - t)\n {ACT}",
+            START.replace("(:init", "(:objects b\n a - u) (:init"),
+            r"problem\.pddl:3: the object 'a' is of the type u here, and of t at .*domain\.pddl:3: declare it once",
+        ),
         (ONE % ACT, START.replace("(:init", "(:objects a\n a - (either x y)) (:init"), r"the type 'x' is not declared"),
         (ONE % "(:durative-action a)", START, r"domain\.pddl:3: durative actions"),
-        (ONE % ("; (:derived\n (:functions (f)) " + ACT.replace("(p)", "(and (p)\n (> (f) 1))", 1)),
-         START.replace("(p))", "(p) (= (f) 0))", 1), r"domain\.pddl:5: numeric conditions \(>\) cannot be grounded"),
+        (
+            ONE % ("; (:derived\n (:functions (f)) " + ACT.replace("(p)", "(and (p)\n (> (f) 1))", 1)),
+            START.replace("(p))", "(p) (= (f) 0))", 1),
+            r"domain\.pddl:5: numeric conditions \(>\) cannot be grounded",
+        ),
         (ONE % ("(:functions (f)) " + ACT.replace("(p)", "(= (f) 1)", 1)), START, r"domain\.pddl:3: numeric .* \(=\)"),
-        (ONE % ("(:functions (f) - object) " + ACT.replace("(p)", "(= (g) x)", 1)), START,
-         r"domain\.pddl:3: object fluents"),
+        (
+            ONE % ("(:functions (f) - object) " + ACT.replace("(p)", "(= (g) x)", 1)),
+            START,
+            r"domain\.pddl:3: object fluents",
+        ),
         (ONE % ACT.replace("(p)", "(preference a (p))", 1), START, r"domain\.pddl:3: preferences \(preference\)"),
-        (ONE % ACT.replace("(not (p))", "(and (not (p)) (increase p 1))"), START,
-         r"domain\.pddl:3: the function 'p' is not declared"),
+        (
+            ONE % ACT.replace("(not (p))", "(and (not (p)) (increase p 1))"),
+            START,
+            r"domain\.pddl:3: the function 'p' is not declared",
+        ),
         (ONE % ACT.replace("()", "(?a - thing)"), START, r"domain\.pddl:3: the type 'thing' is not declared"),
         (ONE % ACT.replace("(p)", "(p ?a)", 1), START, r"domain\.pddl:3: \(p \?a\): .* has 0 arguments, not 1"),
         (ONE % ACT.replace("(p)", "(= ?a ?a)", 1), START, r"domain\.pddl:3: '\?a' is not a parameter"),
@@ -253,15 +275,23 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (ONE % ACT + ")", START, r"domain\.pddl:3: cannot be read as PDDL: '\)' comes after"),
         (ONE % ACT.replace(":effect", ":cost (p) :effect"), START, r"domain\.pddl:3: ':cost' is not a part of an act"),
         (ONE % ACT, START.replace("(:init (p))", "(:init (p) (at 5 (q)))"), r"time.* cannot be grounded"),
-        (ONE % ACT, START.replace("(:goal (p))", "(:goal (p)) (:constraints (always (p)))"),
-         r"problem\.pddl:3: trajectory constraints"),
-        (ONE % f"{ACT} (:action back :parameters () :precondition (p) :effect (q))",
-         START.replace("(:goal (p))", "(:goal (or (p) (q)))"), r"problem\.pddl:3: .*not a conjunction"),
-        (ONE % f"{ACT} (:action back :parameters () :precondition (p) :effect (q))",
-         START.replace("(:goal (p))", "(:goal (and (q) (not (q))))"),
-         r"problem\.pddl:3: no state satisfies the goal, which contradicts itself"),
+        (
+            ONE % ACT,
+            START.replace("(:goal (p))", "(:goal (p)) (:constraints (always (p)))"),
+            r"problem\.pddl:3: trajectory constraints",
+        ),
+        (
+            ONE % f"{ACT} (:action back :parameters () :precondition (p) :effect (q))",
+            START.replace("(:goal (p))", "(:goal (or (p) (q)))"),
+            r"problem\.pddl:3: .*not a conjunction",
+        ),
+        (
+            ONE % f"{ACT} (:action back :parameters () :precondition (p) :effect (q))",
+            START.replace("(:goal (p))", "(:goal (and (q) (not (q))))"),
+            r"problem\.pddl:3: no state satisfies the goal, which contradicts itself",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_said(tmp_path, domain_text, problem_text, said):
     with pytest.raises(ValueError, match=said):
         read_problem(*written(tmp_path, domain_text, problem_text))
@@ -282,8 +312,31 @@ def test_a_variable_needs_no_blank_before_it(tmp_path):
     assert read_problem(*written(tmp_path, text, start)).domain.model.names == ("go a a", "go a b", "go b a", "go b b")
 
 
-PIECES = ["(", ")", "?x", "?", "-", "either", "define", "not", "and", "=", "()", "when", "forall", "object", "?x?y",
-          "\n", ";", "increase", "(at 5 (p))", ":action", "problem", "domain", "0"]  # fmt: skip
+PIECES = [
+    "(",
+    ")",
+    "?x",
+    "?",
+    "-",
+    "either",
+    "define",
+    "not",
+    "and",
+    "=",
+    "()",
+    "when",
+    "forall",
+    "object",
+    "?x?y",
+    "\n",
+    ";",
+    "increase",
+    "(at 5 (p))",
+    ":action",
+    "problem",
+    "domain",
+    "0",
+]
 
 
 @settings(max_examples=60, deadline=None)
@@ -364,9 +417,13 @@ def test_what_is_written_reads_back_as_an_equivalent_model(tmp_path, model):
     for number, action in enumerate(model.actions):
         if action.name not in originals:
             assert all(number not in model.applicable(state) for state in model.reachable([everything]))
-    assert same_language(kept, ActionModel(back.atoms, tuple(
-        Action(name, each.pre, each.add, each.delete) for name, each in zip(originals, back.actions)
-    )))  # fmt: skip
+    assert same_language(
+        kept,
+        ActionModel(
+            back.atoms,
+            tuple(Action(name, each.pre, each.add, each.delete) for name, each in zip(originals, back.actions)),
+        ),
+    )
 
 
 def test_a_line_break_in_a_name_does_not_end_the_comment_with_it(tmp_path):

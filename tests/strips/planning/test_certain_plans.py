@@ -77,8 +77,11 @@ def test_guesses_are_avoided_and_no_certain_plan_is_missed(learned, count, none)
     """Against all certain continuations of up to three actions: if one that the model accepts ends in the action, a
     plan is found."""
     model, few, _ = learned(count)
-    certain = [row for row in every_certain_row(few, model.names, 3)
-               if model.first_rejected([model.number[name] for name in (*AFTER, *row)]) is None]  # fmt: skip
+    certain = [
+        row
+        for row in every_certain_row(few, model.names, 3)
+        if model.first_rejected([model.number[name] for name in (*AFTER, *row)]) is None
+    ]
     outcomes = set()
     for last in model.names:
         plain = shortest_to(model, last)(model.with_atoms([]), 1.0, ())

@@ -146,7 +146,11 @@ def test_problem_solving_sorts_what_planning_came_to(monkeypatch):
     monkeypatch.setattr(plan_module, "plan", fake)
     scores = problem_solving(simple.model, tasks, timeout=7)
     assert scores == {
-        "solving_ratio": 0.2, "false_plan_ratio": 0.2, "no_plan_ratio": 0.4, "timeout_ratio": 0.2, "problems": 5
-    }  # fmt: skip
+        "solving_ratio": 0.2,
+        "false_plan_ratio": 0.2,
+        "no_plan_ratio": 0.4,
+        "timeout_ratio": 0.2,
+        "problems": 5,
+    }
     with pytest.raises(ValueError, match="no problems"):
         problem_solving(simple.model, [])

@@ -47,8 +47,10 @@ class Twin:
                 for (before, i), (after, j) in pairwise(own):
                     follows.setdefault(((before[0], i), (after[0], j)), []).append((before, after))
         points = [{(words[0], at, end)} for words, at in steps for end in ("start", "end")]
-        self.states = merged(list({frozenset(each): each for each in points}.values())
-                             + [{(*one, "end"), (*other, "start")} for one, other in follows])  # fmt: skip
+        self.states = merged(
+            list({frozenset(each): each for each in points}.values())
+            + [{(*one, "end"), (*other, "start")} for one, other in follows]
+        )
         self.ignored = {(words[0], 0, end) for words, _ in steps for end in ("start", "end")}
         if sum(bool(state & self.ignored) for state in self.states) > 1:
             self.ignored = set()
@@ -60,15 +62,26 @@ class Twin:
             links = []
             for (one, other), times in follows.items():
                 if one in into:
-                    links += [{(*one, "set", i), (*other, "read", j)}
-                              for i in range(1, len(times[0][0])) for j in range(1, len(times[0][1]))
-                              if i != one[1] and j != other[1] and all(b[i] == c[j] for b, c in times)]  # fmt: skip
+                    links += [
+                        {(*one, "set", i), (*other, "read", j)}
+                        for i in range(1, len(times[0][0]))
+                        for j in range(1, len(times[0][1]))
+                        if i != one[1] and j != other[1] and all(b[i] == c[j] for b, c in times)
+                    ]
             for found in merged(links):
                 sets = {each[:2]: each[3] for each in found if each[2] == "set"}
                 reads = {each[:2]: each[3] for each in found if each[2] == "read"}
-                if (set(sets) == into and set(reads) == out and len(sets) + len(reads) == len(found)
-                        and all(b[sets[one]] == c[reads[other]] for (one, other), times in follows.items()
-                                if one in into for b, c in times)):  # fmt: skip
+                if (
+                    set(sets) == into
+                    and set(reads) == out
+                    and len(sets) + len(reads) == len(found)
+                    and all(
+                        b[sets[one]] == c[reads[other]]
+                        for (one, other), times in follows.items()
+                        if one in into
+                        for b, c in times
+                    )
+                ):
                     self.parameters.append((sets, reads))
 
     def first_rejected(self, row: list[list[str]]) -> int | None:
@@ -81,8 +94,11 @@ class Twin:
                 start = next(each for each in self.states if (words[0], at, "start") in each)
                 if not start & self.ignored and where.get(name, start) is not start:
                     return step
-                if any((number, name, words[reads[words[0], at]]) in false
-                       for number, (_, reads) in enumerate(self.parameters) if (words[0], at) in reads):  # fmt: skip
+                if any(
+                    (number, name, words[reads[words[0], at]]) in false
+                    for number, (_, reads) in enumerate(self.parameters)
+                    if (words[0], at) in reads
+                ):
                     return step
             for name, at in own:
                 where[name] = next(each for each in self.states if (words[0], at, "end") in each)
@@ -97,9 +113,18 @@ class Twin:
 
 @pytest.mark.parametrize(
     ("spec", "count"),
-    [("simple", 40), ("ferry:2x2", 40), ("ferry:2x2", 8), ("blocksworld:2", 40), ("blocksworld:3", 60),
-     ("gripper:2", 6), ("gripper:2", 40), ("hanoi:3", 15), ("logistics:2x2x2", 30)],
-)  # fmt: skip
+    [
+        ("simple", 40),
+        ("ferry:2x2", 40),
+        ("ferry:2x2", 8),
+        ("blocksworld:2", 40),
+        ("blocksworld:3", 60),
+        ("gripper:2", 6),
+        ("gripper:2", 40),
+        ("hanoi:3", 15),
+        ("logistics:2x2x2", 30),
+    ],
+)
 def test_the_schemas_judge_as_the_twin_that_follows_objects(spec, count):
     world = domain(spec)
     drawn = traces(world, count, 20, 1, negatives=0.0)
@@ -121,8 +146,9 @@ def test_valid_traces_are_accepted(spec):
         assert learn_locm(traces(domain(spec), count, 20, count, negatives=0.0)).report["training_accuracy"] == 1
 
 
-@pytest.mark.parametrize(("small", "large"), [("gripper:2", "gripper:3"), ("hanoi:3", "hanoi:4"),
-                                              ("miconic:3x2", "miconic:4x2")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("small", "large"), [("gripper:2", "gripper:3"), ("hanoi:3", "hanoi:4"), ("miconic:3x2", "miconic:4x2")]
+)
 def test_where_an_object_has_one_aspect_the_schemas_are_exact(small, large):
     learned = learn_locm(traces(domain(small), 100, 30, 1, negatives=0.0))
     world = domain(large)

@@ -31,17 +31,21 @@ ONE = [(["unstack b1 b2", "put-down b1"], [1, 2])]
         ("go(a, b), stay()\n", [(["go a b", "stay"], [1, 1])]),
         ("0: a\n1: b\n0: c\n", [(["a", "b"], [1, 2]), (["c"], [3])]),  # the numbers begin again
         ("(a)\n; cost = 1\n(b)\n(c)\n; cost = 2\n", [(["a"], [1]), (["b", "c"], [3, 4])]),
-        ("(go a  b) (stay)\n; of today\n\n0.5: (go b a) [1.0]\ngo a b, stay\n",
-         [(["go a b", "stay"], [1, 1]), (["go b a"], [4]), (["go a b", "stay"], [5, 5])]),
+        (
+            "(go a  b) (stay)\n; of today\n\n0.5: (go b a) [1.0]\ngo a b, stay\n",
+            [(["go a b", "stay"], [1, 1]), (["go b a"], [4]), (["go a b", "stay"], [5, 5])],
+        ),
         ("a\nb, c\n", [(["a"], [1]), (["b", "c"], [2, 2])]),
         ("0: (a)\n0: (b)\n1.5: (c)\n", [(["a", "b", "c"], [1, 2, 3])]),
         ("0: a b, 1: c\n", [(["a b", "c"], [1, 1])]),
-        ("Review [manual], Approve\n12:30 call, Close\n",
-         [(["Review [manual]", "Approve"], [1, 1]), (["12:30 call", "Close"], [2, 2])]),
+        (
+            "Review [manual], Approve\n12:30 call, Close\n",
+            [(["Review [manual]", "Approve"], [1, 1]), (["12:30 call", "Close"], [2, 2])],
+        ),
         ("(pick[a] b) [1.0]\n(pick[b] b) (stay)\n", [(["pick[a] b"], [1]), (["pick[b] b", "stay"], [2, 2])]),
         ("; no plan\n\n", []),
     ],
-)  # fmt: skip
+)
 def test_forms_of_plans(tmp_path, text, expected):
     assert plans(tmp_path, text) == expected
 

@@ -303,10 +303,35 @@ SHAPES = st.recursive(
 def test_no_input_ends_otherwise_than_with_traces_or_a_sentence(data):
     """Bytes, shapes of JSON, and pieces of all formats."""
     pieces = st.sampled_from(
-        ["(", ")", "[", "]", "{", "}", ",", ";", ":", "\n", " ", "0: ", "step 1: ", "a", "B b", "?x", '"',
-         "trace_id,action", "1,a", "SequentialPlan:", "(:trajectory", "(:init", "(:action (a b))", "; cost = 1",
-         "<log>", "[1.0]"]
-    )  # fmt: skip
+        [
+            "(",
+            ")",
+            "[",
+            "]",
+            "{",
+            "}",
+            ",",
+            ";",
+            ":",
+            "\n",
+            " ",
+            "0: ",
+            "step 1: ",
+            "a",
+            "B b",
+            "?x",
+            '"',
+            "trace_id,action",
+            "1,a",
+            "SequentialPlan:",
+            "(:trajectory",
+            "(:init",
+            "(:action (a b))",
+            "; cost = 1",
+            "<log>",
+            "[1.0]",
+        ]
+    )
     content = data.draw(
         st.binary(max_size=30)
         | SHAPES.map(lambda value: json.dumps(value, indent=data.draw(st.sampled_from([None, 1]))).encode())

@@ -23,9 +23,9 @@ def test_a_permuted_model_gets_its_names_back(spec):
     match = match_atoms(learned, true)
     assert match.as_names() == dict(zip(learned.atoms, names))
     assert set(match.scores) == {1.0}
-    assert renamed(learned, match).with_actions(true.names).with_atoms(
-        [names.index(name) for name in true.atoms]
-    ) == true  # fmt: skip
+    assert (
+        renamed(learned, match).with_actions(true.names).with_atoms([names.index(name) for name in true.atoms]) == true
+    )
 
 
 @given(st.integers(0, 10_000), st.integers(0, 8))

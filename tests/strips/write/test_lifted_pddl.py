@@ -157,18 +157,24 @@ def test_schemas_that_do_not_fit_their_ground_actions():
 
 def test_complements_and_copies_are_found_whatever_the_order_of_their_arguments():
     turned = {
-        name: Schema(*(frozenset((predicate, at[::-1] if predicate == "no-on" else at) for predicate, at in part)
-                       for part in (each.pre, each.add, each.delete)))
+        name: Schema(
+            *(
+                frozenset((predicate, at[::-1] if predicate == "no-on" else at) for predicate, at in part)
+                for part in (each.pre, each.add, each.delete)
+            )
+        )
         for name, each in LEARNED["blocksworld"].items()
-    }  # fmt: skip
+    }
     folds = complements(turned, signature(turned, SMALL["blocksworld"]), {"on": 0.2, "holding": 0.2})
     assert folds.keys() == {"no-on", "no-holding"}
     assert (folds["no-on"].into, folds["no-on"].places, folds["no-on"].same) == ("on", (1, 0), False)
     doubled = {
-        name: Schema(each.pre, *(part | {("copy", at) for predicate, at in part if predicate == "on"}
-                                 for part in (each.add, each.delete)))
+        name: Schema(
+            each.pre,
+            *(part | {("copy", at) for predicate, at in part if predicate == "on"} for part in (each.add, each.delete)),
+        )
         for name, each in as_schemas(BLOCKSWORLD).items()
-    }  # fmt: skip
+    }
     folds = complements(doubled, signature(doubled, SMALL["blocksworld"]))
     assert {name: (fold.into, fold.same) for name, fold in folds.items()} == {"copy": ("on", True)}
 
@@ -190,12 +196,18 @@ def test_the_domain_is_typed_and_complements_are_negative_preconditions(tmp_path
     assert "no-" not in text.partition("(define")[2]
     sail = text.partition("(:action sail")[2].partition("(:action")[0]
     assert literals(sail.partition(":precondition")[2].partition(":effect")[0]) >= {
-        "(at-ferry ?x1)", "(not (at-ferry ?x2))", "(not (= ?x1 ?x2))"
-    }  # fmt: skip
+        "(at-ferry ?x1)",
+        "(not (at-ferry ?x2))",
+        "(not (= ?x1 ?x2))",
+    }
     assert written.folded == {"no-parked": "not parked", "no-at-ferry": "not at-ferry"}
     assert set(written.known) == {
-        "(parked c7 l1)", "(empty)", "(at-ferry l1)", "(not (at-ferry l9))", "(not (parked c7 l9))"
-    }  # fmt: skip
+        "(parked c7 l1)",
+        "(empty)",
+        "(at-ferry l1)",
+        "(not (at-ferry l9))",
+        "(not (parked c7 l9))",
+    }
     assert written.assumed == ("(not (on c7))",)
     assert written.unknown == ()
     problem = (tmp_path / "problem.pddl").read_text()
@@ -205,8 +217,12 @@ def test_the_domain_is_typed_and_complements_are_negative_preconditions(tmp_path
         "(at-ferry l1)",
     }
     assert literals(problem.partition("(:goal")[2]) == {
-        "(parked c7 l9)", "(empty)", "(at-ferry l9)", "(not (parked c7 l1))", "(not (at-ferry l1))"
-    }  # fmt: skip
+        "(parked c7 l9)",
+        "(empty)",
+        "(at-ferry l9)",
+        "(not (parked c7 l1))",
+        "(not (at-ferry l1))",
+    }
 
 
 def test_a_goal_that_is_a_complement_alone_is_written(tmp_path):
@@ -257,10 +273,14 @@ def test_names_are_valid_and_objects_keep_theirs(tmp_path):
 
 def test_predicates_are_named_after_those_they_match(tmp_path):
     numbered = {
-        name: Schema(*(frozenset((f"p{len(predicate)}", at) for predicate, at in part)
-                       for part in (each.pre, each.add, each.delete)))
+        name: Schema(
+            *(
+                frozenset((f"p{len(predicate)}", at) for predicate, at in part)
+                for part in (each.pre, each.add, each.delete)
+            )
+        )
         for name, each in as_schemas(PARKED).items()
-    }  # fmt: skip
+    }
     reference = domain("ferry:3x2").model
     written = export_lifted(numbered, SMALL["ferry"], tmp_path / "d.pddl", reference=reference)
     assert set(written.predicates) == {"at-2", "at-ferry", "empty-ferry", "on"}
@@ -278,16 +298,21 @@ def states_by_walks(problem, renamed, depth):
     found = {}
     for _ in range(depth + 1):
         found |= {walk: not problem.goal & ~state for walk, state in ends.items()}
-        ends = {(*walk, renamed(model.names[number])): model.result(state, number)
-                for walk, state in ends.items() for number in model.applicable(state)}  # fmt: skip
+        ends = {
+            (*walk, renamed(model.names[number])): model.result(state, number)
+            for walk, state in ends.items()
+            for number in model.applicable(state)
+        }
     return found
 
 
 @pytest.mark.parametrize("family", ["ferry", "blocksworld"])
 def test_without_negative_preconditions_the_same_walks_are_possible(family, tmp_path):
     trace = walk("ferry:2x2" if family == "ferry" else "blocksworld:2", 8)
-    mine, plain = (ground_files(tmp_path, name, LEARNED[family], SMALL[family], trace, positive)
-                   for name, positive in (("plain", True), ("negative", False)))  # fmt: skip
+    mine, plain = (
+        ground_files(tmp_path, name, LEARNED[family], SMALL[family], trace, positive)
+        for name, positive in (("plain", True), ("negative", False))
+    )
     text = (tmp_path / "plain.pddl").read_text()
     assert ":requirements :strips :typing)" in text
     for name in ("plain", "plain-problem"):

@@ -337,8 +337,10 @@ CLOSE_NUMBERS = st.builds(
 )
 CLOSE_TIMES = st.builds(
     lambda second, digits, zone: f"2024-06-01T12:00:0{second}{f'.{digits}' if digits else ''}{zone}",
-    st.integers(0, 2), st.text("0129", max_size=22), st.sampled_from(["+00:00", "+00:01", "-00:01"]),
-)  # fmt: skip
+    st.integers(0, 2),
+    st.text("0129", max_size=22),
+    st.sampled_from(["+00:00", "+00:01", "-00:01"]),
+)
 
 
 @given(st.one_of(st.lists(CLOSE_NUMBERS, min_size=1), st.lists(CLOSE_TIMES, min_size=1)), st.booleans())
@@ -502,13 +504,7 @@ WALKS = [[WORDS[(start + step * step) % 4] for step in range(2 + start % 5)] for
         ("\n".join(map(",".join, WALKS)), "x.txt", {}, "contain a comma, such as", {"separator": ","}),
         ("\n".join(map(", ".join, WALKS)), "x.txt", {}, "contain a comma, such as", {"separator": ","}),
         ("\n".join(map(";".join, WALKS)), "x.txt", {}, "--task.separator ';'", {"separator": ";"}),
-        (
-            "\n".join(f'"{";".join(walk)}"' for walk in WALKS),
-            "x.jsonl",
-            {},
-            "contain a semicolon",
-            {"separator": ";"},
-        ),
+        ("\n".join(f'"{";".join(walk)}"' for walk in WALKS), "x.jsonl", {}, "contain a semicolon", {"separator": ";"}),
         (
             "\n".join("".join(w[0] for w in walk) for walk in WALKS),
             "x.txt",

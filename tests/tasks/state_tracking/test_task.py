@@ -95,8 +95,13 @@ def test_groups_are_groups():
 
 
 def test_tokens_are_drawn_by_their_weights():
-    content = {"states": ["a", "b"], "tokens": ["x", "y", "z"], "start": "b",
-               "next": [["a", "b", None], [None, "a", "b"]], "weights": [[1, 3, 9], [5, 1, 1]]}  # fmt: skip
+    content = {
+        "states": ["a", "b"],
+        "tokens": ["x", "y", "z"],
+        "start": "b",
+        "next": [["a", "b", None], [None, "a", "b"]],
+        "weights": [[1, 3, 9], [5, 1, 1]],
+    }
     process = of_table(parse_table(json.dumps(content).encode(), "t.json"), "reveals")
     tokens, answers = process.draw(np.random.default_rng(0), np.full(4000, 20), 0.25)
     assert set(tokens[:, 0].tolist()) == {1, 2, 3}
@@ -107,10 +112,18 @@ def test_tokens_are_drawn_by_their_weights():
     assert not answers[:, 0].any()
 
 
-@pytest.mark.parametrize("fields", [{"process": "mod5"}, {"process": "flip-flop"}, {"process": "dyck", "length": 40},
-                                    {"process": "dyck", "length": 21, "ask": "query"},
-                                    {"process": "dyck", "length": 64, "min_length": 4, "ask": "query"},
-                                    {"process": "flip-flop", "length": 20, "min_length": 4}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"process": "mod5"},
+        {"process": "flip-flop"},
+        {"process": "dyck", "length": 40},
+        {"process": "dyck", "length": 21, "ask": "query"},
+        {"process": "dyck", "length": 64, "min_length": 4, "ask": "query"},
+        {"process": "flip-flop", "length": 20, "min_length": 4},
+    ],
+    ids=str,
+)
 def test_chance_is_the_share_of_the_most_common_answer(fields):
     made = task(**fields)
     examples = made.sample(np.random.default_rng(0), 5000)
@@ -160,11 +173,19 @@ def test_lengths_are_those_asked_for():
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
-    [("length", "128", "--length 128: a sequence has 4 to 30 tokens.*task.longest"), ("length", "2", "--length 2"),
-     ("length", "8,x", "numbers with commas"), ("length", "8,8", "different numbers"), ("length", "", "numbers"),
-     ("length", "²", "numbers"), ("reveals", "0.7", "--reveals 0.7"), ("reveals", "nan", "--reveals nan"),
-     ("reveals", "much", "--reveals much"), ("depth", "3", "no held-out set")],
-)  # fmt: skip
+    [
+        ("length", "128", "--length 128: a sequence has 4 to 30 tokens.*task.longest"),
+        ("length", "2", "--length 2"),
+        ("length", "8,x", "numbers with commas"),
+        ("length", "8,8", "different numbers"),
+        ("length", "", "numbers"),
+        ("length", "²", "numbers"),
+        ("reveals", "0.7", "--reveals 0.7"),
+        ("reveals", "nan", "--reveals nan"),
+        ("reveals", "much", "--reveals much"),
+        ("depth", "3", "no held-out set"),
+    ],
+)
 def test_sets_that_do_not_exist_are_refused(option, value, message):
     with pytest.raises(ValueError, match=message):
         task().held_out_by(option, value)
@@ -268,27 +289,29 @@ def test_a_table_of_your_own_is_kept_by_the_run(tmp_path):
     [
         ({"states": ["even", "even"]}, "states: a name occurs twice"),
         ({"states": []}, "states must have 1 to 5,000 names, not 0"),
-        ({"tokens": ["0", "a b"]}, "tokens: \"a b\" is no name"),
+        ({"tokens": ["0", "a b"]}, 'tokens: "a b" is no name'),
         ({"tokens": ["0", ""]}, "is no name"),
         ({"tokens": ["0", "\ud800"]}, "half of a surrogate pair"),
         ({"tokens": ["0", "\u200b"]}, "is no name: give 1 to 60 printable characters"),
         ({"states": ["even", "\x1b[31m"]}, "is no name"),
         ({"next": [["even", "odd"]]}, "next must have a row for each of 2 states, of 2 tokens each"),
         ({"next": [["even"], ["odd"]]}, "next must have a row"),
-        ({"next": [["even", "odd"], ["odd", "off"]]}, "after state odd and token 1 comes \"off\", no state"),
+        ({"next": [["even", "odd"], ["odd", "off"]]}, 'after state odd and token 1 comes "off", no state'),
         ({"next": [["even", "odd"], [None, None]]}, "state odd has no legal token"),
         ({"next": [["even", "even"], ["odd", "even"]]}, "state odd cannot be reached from even"),
-        ({"start": "off"}, "start: \"off\" is no state"),
-        ({"wieghts": [[1, 1], [1, 1]]}, "unknown key \"wieghts\": did you mean weights?"),
+        ({"start": "off"}, 'start: "off" is no state'),
+        ({"wieghts": [[1, 1], [1, 1]]}, 'unknown key "wieghts": did you mean weights?'),
         ({"weights": [[1, 1], [1, -1]]}, "weights must be numbers from 0"),
         ({"weights": [[1, 1], [0, 0]]}, "state odd has no legal token with a weight above 0"),
         ({"weights": [[1, 0], [1, 1]]}, "state odd cannot be reached"),
         ({"weights": [[1, 1]]}, "weights must have a row"),
         ({"tokens": ["0", "odd"]}, "the name 'odd' must not be a state and a token"),
         ({"tokens": ["0", "="]}, "the name '=' must not be"),
-        ({"next": 3}, "next"), ({"states": [1, 2]}, "states"), ({"weights": [["x", 1], [1, 1]]}, "weights"),
+        ({"next": 3}, "next"),
+        ({"states": [1, 2]}, "states"),
+        ({"weights": [["x", 1], [1, 1]]}, "weights"),
     ],
-)  # fmt: skip
+)
 def test_tables_that_are_no_automata_are_refused(tmp_path, change, message):
     path = tmp_path / "table.json"
     path.write_text(json.dumps({**GOOD, **change}))
@@ -322,11 +345,16 @@ def test_damaged_tables_are_refused_or_read_never_worse():
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"process": "s4"}, "task.process s4: no such file, and none of flip-flop, parity"),
-     ({"ask": "never"}, "task.ask"),
-     ({"reveal_rate": 0.6}, "task.reveal_rate"), ({"length": 3}, "task.length"), ({"longest": 20}, "task.longest 20"),
-     ({"min_length": 31}, "task.min_length 31"), ({"held_out_sequences": 0}, "held_out_sequences")],
-)  # fmt: skip
+    [
+        ({"process": "s4"}, "task.process s4: no such file, and none of flip-flop, parity"),
+        ({"ask": "never"}, "task.ask"),
+        ({"reveal_rate": 0.6}, "task.reveal_rate"),
+        ({"length": 3}, "task.length"),
+        ({"longest": 20}, "task.longest 20"),
+        ({"min_length": 31}, "task.min_length 31"),
+        ({"held_out_sequences": 0}, "held_out_sequences"),
+    ],
+)
 def test_fields_that_make_no_sense_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         task(**fields)

@@ -303,9 +303,9 @@ def test_a_tokenizer_without_separator_gets_one(tmp_path):
         (lambda content: content.replace(END, "<end>"), r"has no token <\|endoftext\|>"),
         (lambda content: content.replace('"add_prefix_space":false', '"add_prefix_space":true'), "exactly"),
         (lambda content: content.replace('"normalizer":null', '"normalizer":{"type":"Lowercase"}'), "exactly"),
-        (lambda content: content.replace(':299', ':1299'), "without gaps"),
+        (lambda content: content.replace(":299", ":1299"), "without gaps"),
     ],
-)  # fmt: skip
+)
 def test_tokenizers_that_do_not_fit_are_named(tmp_path, spoil, message):
     content = json.dumps(json.loads(task_of(tmp_path).bpe.content), separators=(",", ":"))
     path = tmp_path / "tokenizer.json"

@@ -253,8 +253,9 @@ def test_losses_by_unit_are_the_same_nats(corpus, tmp_path):
     task = task_of(corpus)
     vocabulary = len(task.vocab)
     examples = task.held_out()
-    found = evaluate(task, MarkovPredictor(torch.full((vocabulary,) * 2, 1 / vocabulary)), make_decoder("greedy"),
-                     examples).metrics  # fmt: skip
+    found = evaluate(
+        task, MarkovPredictor(torch.full((vocabulary,) * 2, 1 / vocabulary)), make_decoder("greedy"), examples
+    ).metrics
     units, scored = task.units(examples), int(collate(examples).scored.sum())
     nats = scored * math.log(vocabulary)
     assert found["loss"] == pytest.approx(nats / scored)

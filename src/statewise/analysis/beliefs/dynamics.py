@@ -126,8 +126,12 @@ class BeliefDynamics(Analysis):
         from_any = _defined("from any state", ahead, steps)
         panels = [*found.panels(context), Panel("steps of the dynamics", "R2 of the belief", [from_any], shares=True)]
         details = {
-            "length": length, "context": context, "prefixes": len(truth), "exact": prefixes.exact, "cutoff": cutoff
-        }  # fmt: skip
+            "length": length,
+            "context": context,
+            "prefixes": len(truth),
+            "exact": prefixes.exact,
+            "cutoff": cutoff,
+        }
         main = ["r2_dynamics", "r2_backbone", "r2_beyond", "excess_dynamics"]
         main = [key for key in main if key in metrics]
         return Findings(metrics, panels, details, [], drawings, main, verdict=_verdict(metrics, context))

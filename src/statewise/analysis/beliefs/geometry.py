@@ -282,18 +282,27 @@ class BeliefGeometry(Analysis):
         words = {name: f"layer {place}" for place, name in enumerate(layers, 1)} | labels
         order = np.argsort(steps)
         curves = [
-            Curve(words[name], np.array(steps)[order].tolist(), np.array(values)[order].tolist(),
-                  "line" if name in labels else "series")
+            Curve(
+                words[name],
+                np.array(steps)[order].tolist(),
+                np.array(values)[order].tolist(),
+                "line" if name in labels else "series",
+            )
             for name, values in found.items()
-        ]  # fmt: skip
+        ]
         return Panel("training step", "R2 of the belief", curves, shares=True), [
             strip[place] for strip in strips for place in order
         ]
 
     def _factors(
-        self, subject: Subject, world: Believed, states: np.ndarray, known: _Known, predicted: np.ndarray,
+        self,
+        subject: Subject,
+        world: Believed,
+        states: np.ndarray,
+        known: _Known,
+        predicted: np.ndarray,
         rng: np.random.Generator,
-    ) -> tuple[dict[str, float], Panel]:  # fmt: skip
+    ) -> tuple[dict[str, float], Panel]:
         """`r2_factor_1`, ...; `components`, how many principal components hold 95% of the states' variance, beside
         `dimensions_factored` and `dimensions_joint`, which beliefs about each factor and about all together have; and
         `overlap`, the mean overlap of the factors' subspaces (0 orthogonal, 1 equal), with that of an untrained
@@ -318,9 +327,14 @@ class BeliefGeometry(Analysis):
             overlaps = [overlap(spaces[one][: many[one]], spaces[other][: many[other]]) for one, other in pairs]
             metrics[label] = float(np.mean(overlaps))
         x = [float(rank + 1) for rank in range(len(cumulated))]
-        limits = [Curve(label, [metrics[key]] * 2, [0.0, 1.0], "control") for label, key in
-                  (("dimensions, factored", "dimensions_factored"), ("dimensions, joint", "dimensions_joint"))
-                  if metrics[key] <= x[-1]]  # fmt: skip
+        limits = [
+            Curve(label, [metrics[key]] * 2, [0.0, 1.0], "control")
+            for label, key in (
+                ("dimensions, factored", "dimensions_factored"),
+                ("dimensions, joint", "dimensions_joint"),
+            )
+            if metrics[key] <= x[-1]
+        ]
         curves = [Curve("last state", x, cumulated.tolist()), *limits]
         return metrics, Panel("principal components", "share of the variance", curves, shares=True)
 

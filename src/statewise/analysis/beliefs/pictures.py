@@ -107,9 +107,17 @@ class Plane:
             note += " Large dots: means over the prefixes of equal true beliefs."
         x_title, y_title = self._axis_titles()
         return Drawing(
-            f"{self.name}{title}{beyond}", [frame], points, f"{self.name}beliefs", true, step, x_title, y_title,
-            self._corners(), note,
-        )  # fmt: skip
+            f"{self.name}{title}{beyond}",
+            [frame],
+            points,
+            f"{self.name}beliefs",
+            true,
+            step,
+            x_title,
+            y_title,
+            self._corners(),
+            note,
+        )
 
     def _axis_titles(self) -> tuple[str, str]:
         """Titles of the two axes; empty for a simplex, whose corners have names."""

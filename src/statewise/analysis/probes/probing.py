@@ -236,8 +236,13 @@ class Probing(Analysis):
         with torch.autocast(torch.device(subject.device).type, enabled=False):  # probes train in float32
             answers = fit_and_answer(*parts, target.classes, self.config)
         result = Result(target.x, known[~validates], expected, answers, target.classes)
-        return self._findings(models.index(subject.snapshot.label), {name: steps[name] for name in models}, result,
-                              target.counts, target.notes)  # fmt: skip
+        return self._findings(
+            models.index(subject.snapshot.label),
+            {name: steps[name] for name in models},
+            result,
+            target.counts,
+            target.notes,
+        )
 
     def _snapshots(self, subject: Subject) -> Iterator[Snapshot]:
         """The subject's snapshot, those of the other checkpoints, each step once, and the untrained one."""

@@ -25,8 +25,10 @@ from statewise.tasks.batches import same_prompt_length
 
 Kind = Literal["random", "second", "least"]
 REPLACEMENTS = {
-    "random": "a random other token", "second": "the second most likely token", "least": "the least likely token"
-}  # fmt: skip
+    "random": "a random other token",
+    "second": "the second most likely token",
+    "least": "the least likely token",
+}
 ROWS = 512
 """Sequences decoded at a time."""
 
@@ -105,8 +107,14 @@ class Detours(Analysis):
         often = _text(config.listed_probabilities[-1])
         main = [name for name in metrics if name == "detours_none" or name == f"detours_random_{often}"]
         notes = ["a detour always leaves a way to the end, so detours may help the sequences of a weak model to arrive"]
-        return Findings(metrics | {"sequences": len(examples)}, [panel], details, notes, main=main or list(metrics)[:1],
-                        verdict=self._verdict(metrics, len(examples)))  # fmt: skip
+        return Findings(
+            metrics | {"sequences": len(examples)},
+            [panel],
+            details,
+            notes,
+            main=main or list(metrics)[:1],
+            verdict=self._verdict(metrics, len(examples)),
+        )
 
     def _verdict(self, metrics: Mapping[str, float], sequences: int) -> str:
         kinds, often = self.config.listed_kinds, self.config.listed_probabilities[-1]

@@ -70,9 +70,11 @@ class Boundary:
 def _verdict(metrics: Mapping[str, float], pairs: int) -> str:
     precision, recall = (metrics.get(f"distinction_{name}") for name in ("precision", "recall"))
     said = f"Of {pairs:,} pairs of prefixes that lead to different states, the model distinguishes "
-    said += "none by any continuation" if precision is None else (
-        f"pairs by continuations of which {percent(precision)} truly do (precision)"
-    )  # fmt: skip
+    said += (
+        "none by any continuation"
+        if precision is None
+        else (f"pairs by continuations of which {percent(precision)} truly do (precision)")
+    )
     if recall is None:
         return f"{said}; no continuation truly distinguishes them."
     return f"{said}; of those that truly do, it finds {percent(recall)} (recall)."

@@ -267,19 +267,26 @@ def findings(
     labels = {"": "model", "_untrained": UNTRAINED, "_true_state": "true state", "_next_tokens": "legal next tokens"}
     x, means = [float(size) for size in sizes], {name: values.mean(1) for name, values in found.items()}
     panels = [
-        Panel("labelled prefixes", title, [
-            Curve(labels[name], x, values[:, Bias._fields.index(figure)].tolist(), "control" if name else "line")
-            for name, values in means.items()
-        ])
-        for figure, title in TITLES.items() if figure in metrics
-    ]  # fmt: skip
+        Panel(
+            "labelled prefixes",
+            title,
+            [
+                Curve(labels[name], x, values[:, Bias._fields.index(figure)].tolist(), "control" if name else "line")
+                for name, values in means.items()
+            ],
+        )
+        for figure, title in TITLES.items()
+        if figure in metrics
+    ]
     details = {
         "labelled": sizes,
         "fields": list(Bias._fields),
         "pairs": dict(zip(("one state", "same next tokens", "other next tokens"), pairs.counts.tolist())),
-        "means": {labels[name]: [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
-                  for name, values in means.items()},
-    }  # fmt: skip
+        "means": {
+            labels[name]: [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
+            for name, values in means.items()
+        },
+    }
     main = [figure for figure in Bias._fields if figure in metrics]
     verdict = (
         f"From {sizes[-1]:,} labelled prefixes, {percent(metrics['accuracy'])} of {len(test.states):,} others get the "

@@ -114,13 +114,7 @@ class Streets:
         self.new.append(edge)
 
 
-def reconstruct(
-    truth: StreetMap,
-    rides: Sequence[Ride],
-    *,
-    degree: int,
-    radius: float,
-) -> Reconstruction:
+def reconstruct(truth: StreetMap, rides: Sequence[Ride], *, degree: int, radius: float) -> Reconstruction:
     """The map implied by `rides`. `degree`: maximum number of streets in use that leave a crossing; `radius`: maximum
     length of a new street, as measured by `StreetMap.near`. Ties go to the nearest crossing."""
     streets = Streets(truth, degree)

@@ -128,9 +128,11 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         masks = self._masks(causal_within_documents(batch.documents), column[:, None] - column)
         found = self.body(
-            inputs_embeds=self.embed(batch.tokens), attention_mask=masks, use_cache=False,
+            inputs_embeds=self.embed(batch.tokens),
+            attention_mask=masks,
+            use_cache=False,
             position_ids=positions_within_documents(batch.documents),
-        )  # fmt: skip
+        )
         return self._hidden(found)
 
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
@@ -145,9 +147,12 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         place = keys[:, keys.shape[1] - new :]
         masks = self._masks(keys_in_reach(place, keys)[:, None], (place[:, :, None] - keys[:, None])[:, None])
         found = self.body(
-            inputs_embeds=self.embed(tokens), attention_mask=masks, use_cache=True, past_key_values=Columns(cache),
+            inputs_embeds=self.embed(tokens),
+            attention_mask=masks,
+            use_cache=True,
+            past_key_values=Columns(cache),
             position_ids=place.clamp(min=0).expand_as(tokens),
-        )  # fmt: skip
+        )
         cache.advance()
         return self._hidden(found)
 

@@ -154,9 +154,12 @@ def tokenizer_symbols(config: HuggingFaceConfig) -> dict[int, str] | None:
     else:
         with quiet():
             path = transformers.utils.cached_file(
-                config.model, "tokenizer.json", revision=config.revision, _raise_exceptions_for_missing_entries=False,
+                config.model,
+                "tokenizer.json",
+                revision=config.revision,
+                _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
-            )  # fmt: skip
+            )
     if path is None or not Path(path).is_file():
         return None
     package = needed("tokenizers", USERS)

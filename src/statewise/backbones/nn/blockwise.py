@@ -70,16 +70,27 @@ def attend_blockwise(
 
 @lru_cache(maxsize=32)
 def _causal_blocks(
-    streams: tuple[int, ...], key_streams: int, places: int, reach: Reach, block: int, dtype: torch.dtype,
+    streams: tuple[int, ...],
+    key_streams: int,
+    places: int,
+    reach: Reach,
+    block: int,
+    dtype: torch.dtype,
     device: torch.device,
-) -> list[_Block]:  # fmt: skip
+) -> list[_Block]:
     return list(_blocks(streams, key_streams, places, reach, block, dtype, device, None))
 
 
 def _blocks(
-    streams: tuple[int, ...], key_streams: int, places: int, reach: Reach, block: int, dtype: torch.dtype,
-    device: torch.device, documents: Tensor | None,
-) -> Iterator[_Block]:  # fmt: skip
+    streams: tuple[int, ...],
+    key_streams: int,
+    places: int,
+    reach: Reach,
+    block: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    documents: Tensor | None,
+) -> Iterator[_Block]:
     """The keys that each block of queries reads; masks only where not every query reads all keys of a part."""
     first = None  # [T] the earliest place of any row's document
     shared = False

@@ -52,18 +52,24 @@ def own_columns(queries: int, keys: int, device: torch.device) -> Tensor:
 
 
 def stream_mask(
-    streams: tuple[int, ...], places: int, reach: Reach, documents: Tensor | None = None,
+    streams: tuple[int, ...],
+    places: int,
+    reach: Reach,
+    documents: Tensor | None = None,
     device: torch.device | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """(S * T, 2T), or (B, 1, S * T, 2T) with `documents` (B, T): `may_read` for the queries of `streams`, concatenated,
     and the keys of both. On the device of `documents`, or on `device`."""
     device = device if documents is None else documents.device
     place = torch.arange(places, device=device)
     query_stream, key_stream = (on_device(numbers, device) for numbers in (streams, (INPUT, PREDICTION)))
     mask = may_read(
-        query_stream.repeat_interleave(places)[:, None], place.repeat(len(streams))[:, None],
-        key_stream.repeat_interleave(places)[None], place.repeat(2)[None], reach,
-    )  # fmt: skip
+        query_stream.repeat_interleave(places)[:, None],
+        place.repeat(len(streams))[:, None],
+        key_stream.repeat_interleave(places)[None],
+        place.repeat(2)[None],
+        reach,
+    )
     if documents is None:
         return mask
     return mask & (documents.repeat(1, len(streams))[:, :, None] == documents.repeat(1, 2)[:, None, :])[:, None]

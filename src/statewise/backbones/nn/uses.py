@@ -52,9 +52,12 @@ class _Recorder(TorchFunctionMode):
         self.uses = uses
 
     def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         output = function(*args, **(kwargs or {}))
         if function is F.linear:
             squared = args[0].detach().square().sum(-1, keepdim=True)

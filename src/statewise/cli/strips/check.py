@@ -29,8 +29,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("traces", metavar="FILE", help="traces or plans; labels are only compared with the verdicts")
     add_ignore_states(parser)
     parser.add_argument("--constants", metavar="NAMES", help=CONSTANTS)
-    parser.add_argument("--lines", type=at_least(0), default=20,
-                        help="traces that are listed, of those not valid (default: 20)")  # fmt: skip
+    parser.add_argument(
+        "--lines", type=at_least(0), default=20, help="traces that are listed, of those not valid (default: 20)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead, with all verdicts")
     options = parser.parse_args(words)
 
@@ -45,11 +46,12 @@ def run(words: list[str]) -> int:
     counts, total = found.counts(), len(found.verdicts)
     labelled = found.against_labels() if sum(found.traces.labels) else None
     if options.json:
-        listed = [{"trace": found.traces.where(place), "outcome": each.outcome, "step": each.step, "why": each.why}
-                  for place, each in enumerate(found.verdicts)]  # fmt: skip
+        listed = [
+            {"trace": found.traces.where(place), "outcome": each.outcome, "step": each.step, "why": each.why}
+            for place, each in enumerate(found.verdicts)
+        ]
         assumed = seen.assumed if seen.lifted is not None else None
-        say(printable({"model": options.model, **counts, "labels": labelled, "assumed": assumed,
-                         "verdicts": listed}))  # fmt: skip
+        say(printable({"model": options.model, **counts, "labels": labelled, "assumed": assumed, "verdicts": listed}))
         return int(counts["invalid"] > 0)
     others = [place for place, each in enumerate(found.verdicts) if each.step is not None]
     for place in others[: options.lines]:

@@ -30,9 +30,12 @@ def run(words: list[str]) -> int:
     parser.add_argument("--walks", type=at_least(1), default=100, help="random walks for applicability (default: 100)")
     parser.add_argument("--walk-length", type=at_least(1), default=50, help="actions per walk (default: 50)")
     parser.add_argument("--seed", type=at_least(0), default=1)
-    parser.add_argument("--seconds", type=above(0), default=60.0,
-                        help="time limit in seconds of the search for the simplest equivalent model "
-                             "(default: 60)")  # fmt: skip
+    parser.add_argument(
+        "--seconds",
+        type=above(0),
+        default=60.0,
+        help="time limit in seconds of the search for the simplest equivalent model (default: 60)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(words)
     if options.traces is None and options.against is None:
@@ -53,16 +56,18 @@ def run(words: list[str]) -> int:
         model = read_model(options.model, model_of(reference).names)
         found["equivalence"] = {"definition_1": verify(model, reference).outcome}
         if isinstance(reference, Domain):
-            found["applicability"] = applicability(model, reference, num=options.walks, length=options.walk_length,
-                                                   seed=options.seed)  # fmt: skip
+            found["applicability"] = applicability(
+                model, reference, num=options.walks, length=options.walk_length, seed=options.seed
+            )
             found["equivalence"] |= {
                 "real_states": verify(model, reference, real_states=True).outcome,
                 "drawn_traces": verify(model, reference, drawn_only=True).outcome,
             }
         # many models are equivalent: the entries that matter are those of a simplest one
         like = isinstance(reference, Domain) and found["equivalence"]["drawn_traces"] == "equivalent"
-        simple = simplify(model, reference=reference, notion="drawn traces" if like else "definition 1",
-                          seconds=options.seconds)  # fmt: skip
+        simple = simplify(
+            model, reference=reference, notion="drawn traces" if like else "definition 1", seconds=options.seconds
+        )
         found["syntactic"] = syntactic(simple.model, model_of(reference))
         found["syntactic_as_learned"] = syntactic(model, model_of(reference))
     if options.json:

@@ -27,14 +27,19 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--to", choices=["pddl"], default="pddl", help="the format (default: pddl)")
     parser.add_argument("--lifted", action="store_true", help="a lifted domain, of a model learned with --lifted")
-    parser.add_argument("--positive-preconditions", action="store_true",
-                        help="for planners without negative preconditions: write predicates `not-...` instead, as "
-                             "pyperplan needs (a ground domain has none)")  # fmt: skip
-    parser.add_argument("--problem-from", metavar="FILE",
-                        help="traces: a problem from the first; over any objects with --lifted")  # fmt: skip
+    parser.add_argument(
+        "--positive-preconditions",
+        action="store_true",
+        help="for planners without negative preconditions: write predicates `not-...` instead, as "
+        "pyperplan needs (a ground domain has none)",
+    )
+    parser.add_argument(
+        "--problem-from", metavar="FILE", help="traces: a problem from the first; over any objects with --lifted"
+    )
     add_ignore_states(parser)
-    parser.add_argument("--out", metavar="FILE", default="domain.pddl",
-                        help="default domain.pddl; the problem is written beside it")  # fmt: skip
+    parser.add_argument(
+        "--out", metavar="FILE", default="domain.pddl", help="default domain.pddl; the problem is written beside it"
+    )
     parser.add_overwrite()
     parser.add_argument("--names-from", metavar="REFERENCE", help=AGAINST)
     options = parser.parse_args(words)
@@ -73,12 +78,24 @@ def _export(options: Namespace, out: Path, beside: Path) -> tuple[str, str]:
         raise ValueError(
             f"{options.model} was not learned lifted and has no schemas: learn with --lifted, or export without it"
         )
-    lifted = export_lifted(schemas, training.names, out, trace=example, others=examples[1:], problem_path=beside,
-                           reference=reference, source=source,
-                           positive_preconditions=options.positive_preconditions)  # fmt: skip
-    size = (f"{len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more predicates are "
-            "complements or copies of these")  # fmt: skip
+    lifted = export_lifted(
+        schemas,
+        training.names,
+        out,
+        trace=example,
+        others=examples[1:],
+        problem_path=beside,
+        reference=reference,
+        source=source,
+        positive_preconditions=options.positive_preconditions,
+    )
+    size = (
+        f"{len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more predicates are "
+        "complements or copies of these"
+    )
     if example is not None:
-        size += (f"\ninitial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "
-                 f"effects, {len(lifted.unknown)} not known and taken to be false")  # fmt: skip
+        size += (
+            f"\ninitial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "
+            f"effects, {len(lifted.unknown)} not known and taken to be false"
+        )
     return size, of_problem

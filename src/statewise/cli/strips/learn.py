@@ -43,31 +43,40 @@ def run(words: list[str]) -> int:
         "  statewise strips learn train.csv --method neural --restarts 10 --out learned/\n"
         "  statewise strips learn train.csv --lifted --out learned/  # any size",
     )
-    parser.add_argument("traces", metavar="FILE",
-                        help="CSV with trace_id,action[,label], JSON, or plans: a file or a folder")  # fmt: skip
+    parser.add_argument(
+        "traces", metavar="FILE", help="CSV with trace_id,action[,label], JSON, or plans: a file or a folder"
+    )
     add_ignore_states(parser)
-    parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural", "hybrid", "sift", "locm"],
-                        help="exact: SAT; neural: training; auto (default): exact if the traces are clean; hybrid: "
-                             "effects by both, from damaged traces; for "
-                             "comparison, from the valid actions alone: sift, all alternating atoms; locm, state "
-                             "machines of objects")  # fmt: skip
+    parser.add_argument(
+        "--method",
+        default="auto",
+        choices=["auto", "exact", "neural", "hybrid", "sift", "locm"],
+        help="exact: SAT; neural: training; auto (default): exact if the traces are clean; hybrid: "
+        "effects by both, from damaged traces; for "
+        "comparison, from the valid actions alone: sift, all alternating atoms; locm, state "
+        "machines of objects",
+    )
     parser.add_argument("--positive-only", action="store_true", help="use only the valid actions of the traces")
-    parser.add_argument("--symmetry", action="store_true",
-                        help="add the traces with objects of one sort permuted, if not contradicted")  # fmt: skip
+    parser.add_argument(
+        "--symmetry", action="store_true", help="add the traces with objects of one sort permuted, if not contradicted"
+    )
     parser.add_argument(
         "--seconds", type=above(0), help="time limit in seconds (default: 60 for exact, none for neural)"
     )
     parser.add_argument("--atoms", help="neural: heads per restart, or auto: find the number (default)")
     parser.add_argument("--restarts", type=at_least(1), help="neural: restarts (default: 10)")
     parser.add_argument("--steps", type=at_least(1), help="neural: maximum training steps per restart (default: 20000)")
-    parser.add_argument("--noise", metavar="SHARE",
-                        help="share of damaged traces to tolerate, or auto: not known (default: none, unless "
-                             "the traces contradict each other)")  # fmt: skip
-    parser.add_argument("--pool", action="store_true", default=None, dest="pool",
-                        help="neural: always use the pooled model")  # fmt: skip
+    parser.add_argument(
+        "--noise",
+        metavar="SHARE",
+        help="share of damaged traces to tolerate, or auto: not known (default: none, unless "
+        "the traces contradict each other)",
+    )
+    parser.add_argument(
+        "--pool", action="store_true", default=None, dest="pool", help="neural: always use the pooled model"
+    )
     parser.add_argument("--no-pool", action="store_false", dest="pool", help="neural: use the best single restart")
-    parser.add_argument("--lifted", action="store_true",
-                        help="learn schemas; actions are named `schema object object`")  # fmt: skip
+    parser.add_argument("--lifted", action="store_true", help="learn schemas; actions are named `schema object object`")
     parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--out", metavar="DIR", required=True)
     parser.add_overwrite("replace an earlier result")
@@ -80,12 +89,20 @@ def run(words: list[str]) -> int:
 
     from statewise.strips import Settings
 
-    settings = Settings(atoms=None if options.atoms in (None, "auto") else _whole(options.atoms),
-                        restarts=options.restarts or Settings.restarts, steps=options.steps or Settings.steps,
-                        noise=_share(options.noise), pool=options.pool, seed=options.seed)  # fmt: skip
+    settings = Settings(
+        atoms=None if options.atoms in (None, "auto") else _whole(options.atoms),
+        restarts=options.restarts or Settings.restarts,
+        steps=options.steps or Settings.steps,
+        noise=_share(options.noise),
+        pool=options.pool,
+        seed=options.seed,
+    )
     given = read_given(options.traces, options.ignore_states)
-    say(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
-          f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
+    say(
+        f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
+        f"up to {given.longest} long",
+        file=sys.stderr,
+    )
     if not len(given.valid_only()):
         raise ValueError(
             f"{options.traces}: no trace has a valid action: label 1 marks a trace whose last action is invalid, "
@@ -99,8 +116,10 @@ def run(words: list[str]) -> int:
 
         found = symmetric(given)
         given = found.traces
-        say(f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
-              file=sys.stderr)  # fmt: skip
+        say(
+            f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
+            file=sys.stderr,
+        )
     method = "neural" if trained and options.method == "auto" else options.method
     with interruptible() as stop:
         return (_lifted if options.lifted else _ground)(options, given, settings, method, stop)
@@ -109,9 +128,18 @@ def run(words: list[str]) -> int:
 def _ground(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
     from statewise.strips import learn, model_table
 
-    learned = learn(given, settings, method=method, damaged=options.noise == "auto", seconds=options.seconds,
-                    stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say,
-                    progress=_progress())  # fmt: skip
+    learned = learn(
+        given,
+        settings,
+        method=method,
+        damaged=options.noise == "auto",
+        seconds=options.seconds,
+        stop=stop,
+        folder=Path(options.out),
+        overwrite=options.overwrite,
+        say=_say,
+        progress=_progress(),
+    )
     report = learned.report
     say(model_table(learned.model, _width()))
     say()
@@ -130,15 +158,19 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
 
 
 def _exact(report: dict[str, Any]) -> None:
-    _entry("features", f"{report['features']} alternating{'' if report['all_features'] else ' (not all are listed)'}, "
-                       f"{report['supported']} well supported, from {report['windows']} seen windows")  # fmt: skip
+    _entry(
+        "features",
+        f"{report['features']} alternating{'' if report['all_features'] else ' (not all are listed)'}, "
+        f"{report['supported']} well supported, from {report['windows']} seen windows",
+    )
     _unseen(report)
 
 
 def _by_schemas(report: dict[str, Any]) -> None:
     kinds = f", {report['not_alternating']} of them not alternating" if "not_alternating" in report else ""
-    _entry("schemas", f"{report['predicates']} predicates{kinds}; this is their ground model (--lifted writes the "
-                      "schemas)")  # fmt: skip
+    _entry(
+        "schemas", f"{report['predicates']} predicates{kinds}; this is their ground model (--lifted writes the schemas)"
+    )
     _supported(report)
     _unseen(report)
 
@@ -146,17 +178,21 @@ def _by_schemas(report: dict[str, Any]) -> None:
 def _supported(report: dict[str, Any]) -> None:
     """What counted in damaged traces."""
     if "support" in report:
-        _entry("windows", f"{report['windows']} that at least {report['support']} traces imply; the others are taken "
-                          "for damage")  # fmt: skip
+        _entry(
+            "windows",
+            f"{report['windows']} that at least {report['support']} traces imply; the others are taken for damage",
+        )
 
 
 def _open(report: dict[str, Any]) -> None:
     """What the traces do not decide about schemas; damaged ones decide nothing."""
     for at, each in enumerate(report.get("open", ())[:QUESTIONS]):
         without = f" without {', '.join(each['without'])} between" if each["without"] else ""
-        _entry("" if at else "open",
-               f"may {each['action']} follow {each['after']}{without}? The model says yes; it never happened in "
-               f"{each['places']} places; chance gives {each['expected']:.1f} times")  # fmt: skip
+        _entry(
+            "" if at else "open",
+            f"may {each['action']} follow {each['after']}{without}? The model says yes; it never happened in "
+            f"{each['places']} places; chance gives {each['expected']:.1f} times",
+        )
     if more := report.get("open", ())[QUESTIONS:]:
         _entry("", f"and {len(more)} more in report.json: more traces would decide them")
     if report.get("open") == [] and not report["unfinished"]:
@@ -164,8 +200,11 @@ def _open(report: dict[str, Any]) -> None:
     if "assumed" in report:
         _entry("assumed", report["assumed"])
     if few := report.get("few_objects"):
-        _entry("few", f"{'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the model "
-                      "may be wrong for more")  # fmt: skip
+        _entry(
+            "few",
+            f"{'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the model "
+            "may be wrong for more",
+        )
 
 
 def _unfinished(report: dict[str, Any], folder: Path) -> None:
@@ -182,49 +221,77 @@ def _sift(report: dict[str, Any]) -> None:
 def _locm(report: dict[str, Any]) -> None:
     of = report["machines"]
     states, parameters, flawed = (sum(each[key] for each in of) for key in ("states", "parameters", "flawed"))
-    _entry("machines", f"{len(of)}, with {states} states and {parameters} parameters ({flawed} more were not "
-                       "consistent)")  # fmt: skip
-    _entry("limits", "LOCM sees no condition that never changes (such as which place is next to which), and of an "
-                     "object one aspect only")  # fmt: skip
+    _entry(
+        "machines", f"{len(of)}, with {states} states and {parameters} parameters ({flawed} more were not consistent)"
+    )
+    _entry(
+        "limits",
+        "LOCM sees no condition that never changes (such as which place is next to which), and of an "
+        "object one aspect only",
+    )
 
 
 def _hybrid(report: dict[str, Any]) -> None:
     _entry("training", f"{report['effects']} effects, from {len(report['restarts'])} restarts")
-    _entry("features", f"{report['features']}: these, and the alternating ones in {report['windows']} windows that at "
-                       f"least {report['support']} traces imply; the others are taken for damage")  # fmt: skip
+    _entry(
+        "features",
+        f"{report['features']}: these, and the alternating ones in {report['windows']} windows that at "
+        f"least {report['support']} traces imply; the others are taken for damage",
+    )
     _unseen(report)
 
 
 def _damaged(report: dict[str, Any]) -> None:
-    _entry("features", f"{report['features']} alternating, from {report['windows']} windows that at least "
-                       f"{report['support']} traces imply; the others are taken for damage")  # fmt: skip
+    _entry(
+        "features",
+        f"{report['features']} alternating, from {report['windows']} windows that at least "
+        f"{report['support']} traces imply; the others are taken for damage",
+    )
     _unseen(report)
 
 
 def _unseen(report: dict[str, Any]) -> None:
     if names := report["never_valid"]:
-        _entry("unseen", f"{', '.join(names[:5])}{', ...' if names[5:] else ''}: never valid in the traces, so the "
-                         "effects are unknown; assumed: none")  # fmt: skip
+        _entry(
+            "unseen",
+            f"{', '.join(names[:5])}{', ...' if names[5:] else ''}: never valid in the traces, so the "
+            "effects are unknown; assumed: none",
+        )
 
 
 def _trained(report: dict[str, Any]) -> None:
     restarts = report["restarts"]
     accuracies = [each["accuracy"] for each in restarts]
-    _entry("restarts", f"{sum(value == 1 for value in accuracies)} of {len(restarts)} judge all training traces right; "
-                       f"accuracies {', '.join(format(value, '.3f') for value in accuracies)}")  # fmt: skip
+    _entry(
+        "restarts",
+        f"{sum(value == 1 for value in accuracies)} of {len(restarts)} judge all training traces right; "
+        f"accuracies {', '.join(format(value, '.3f') for value in accuracies)}",
+    )
     if report["pool"] is not None:
         pool = report["pool"]
-        _entry("pool", f"{pool['sound']} sound heads, {pool['supported']} well supported; they catch "
-                       f"{pool['negatives_caught']:.4f} of the negatives"
-                       + ("" if report["pooled"] else ": the best single restart is used"))  # fmt: skip
+        _entry(
+            "pool",
+            f"{pool['sound']} sound heads, {pool['supported']} well supported; they catch "
+            f"{pool['negatives_caught']:.4f} of the negatives"
+            + ("" if report["pooled"] else ": the best single restart is used"),
+        )
 
 
 def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
     from statewise.strips import learn_schemas
 
-    lifted = learn_schemas(given, settings, method=method, damaged=options.noise == "auto", seconds=options.seconds,
-                           stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say,
-                           progress=_progress())  # fmt: skip
+    lifted = learn_schemas(
+        given,
+        settings,
+        method=method,
+        damaged=options.noise == "auto",
+        seconds=options.seconds,
+        stop=stop,
+        folder=Path(options.out),
+        overwrite=options.overwrite,
+        say=_say,
+        progress=_progress(),
+    )
     report = lifted.report
     say("\n".join(lifted.as_lines(_width())))
     say()
@@ -238,8 +305,13 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
     say(f"wrote {options.out}")
     if not report["predicates"]:
         trained = report["method"] == "neural"
-        more = ("--steps, --restarts or traces" if trained else "--seconds" if report.get("unfinished")
-                else "or longer traces")  # fmt: skip
+        more = (
+            "--steps, --restarts or traces"
+            if trained
+            else "--seconds"
+            if report.get("unfinished")
+            else "or longer traces"
+        )
         say(f"no predicate was found: give more {more}", file=sys.stderr)
     return 0
 
@@ -255,8 +327,15 @@ def _right(report: dict[str, Any]) -> str:
 
 def _entry(label: str, text: str) -> None:
     """A line of the report, wrapped beside its label."""
-    say(textwrap.fill(f"{label:10} {text}", max(40, _width()), subsequent_indent=" " * 11, break_long_words=False,
-                        break_on_hyphens=False))  # fmt: skip
+    say(
+        textwrap.fill(
+            f"{label:10} {text}",
+            max(40, _width()),
+            subsequent_indent=" " * 11,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 def _say(text: str) -> None:
@@ -292,8 +371,10 @@ def _progress() -> Callable[[int, int, np.ndarray, int], None]:
         nonlocal calls
         calls += 1
         right = int((accuracy == 1).sum())
-        line = (f"step {step:>6}/{steps}  right on all traces: {right} of {len(accuracy)} restarts  mean accuracy "
-                f"{accuracy.mean():.3f}  {active} active  {time.monotonic() - began:.0f} s")  # fmt: skip
+        line = (
+            f"step {step:>6}/{steps}  right on all traces: {right} of {len(accuracy)} restarts  mean accuracy "
+            f"{accuracy.mean():.3f}  {active} active  {time.monotonic() - began:.0f} s"
+        )
         if sys.stderr.isatty():
             say_in_place(line)
             if not active or step >= steps:

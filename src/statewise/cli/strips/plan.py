@@ -35,18 +35,25 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--goal", help="learned atoms that should hold, separated by commas")
-    parser.add_argument("--goal-after", metavar="FILE",
-                        help="a goal by example: what holds after the first trace of the file")  # fmt: skip
+    parser.add_argument(
+        "--goal-after", metavar="FILE", help="a goal by example: what holds after the first trace of the file"
+    )
     parser.add_argument("--goal-possible", metavar="ACTION", help="a plan after which this action is possible")
     parser.add_argument("--after", help="actions so far, separated by commas, or a file: its first trace")
     add_ignore_states(parser)
     parser.add_argument("--domain", metavar="FILE", help="its PDDL domain (default: domain.pddl beside it)")
     parser.add_argument("--problem", metavar="FILE", help="a PDDL problem; the learned actions are its ground actions")
-    parser.add_argument("--mapping", default="auto",
-                        help="how learned atoms map to those of the problem: auto, meanings, names, or a JSON file "
-                             "{learned atom: its atom}")  # fmt: skip
-    parser.add_argument("--certain-only", action="store_true",
-                        help="only steps that every model that explains the training traces accepts")  # fmt: skip
+    parser.add_argument(
+        "--mapping",
+        default="auto",
+        help="how learned atoms map to those of the problem: auto, meanings, names, or a JSON file "
+        "{learned atom: its atom}",
+    )
+    parser.add_argument(
+        "--certain-only",
+        action="store_true",
+        help="only steps that every model that explains the training traces accepts",
+    )
     parser.add_argument("--constants", metavar="NAMES", help=f"of what is certain: {CONSTANTS}")
     parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
     parser.add_argument("--timeout", type=above(0), default=60.0, help="time limit in seconds (default: 60)")
@@ -55,14 +62,20 @@ def run(words: list[str]) -> int:
 
     from statewise.strips import certain_plan, certain_steps, parse_trace, plan, read_seen
 
-    goals = {"--goal": options.goal, "--goal-after": options.goal_after, "--goal-possible": options.goal_possible,
-             "--problem": options.problem}  # fmt: skip
+    goals = {
+        "--goal": options.goal,
+        "--goal-after": options.goal_after,
+        "--goal-possible": options.goal_possible,
+        "--problem": options.problem,
+    }
     given = [name for name, value in goals.items() if value is not None]
     if len(given) != 1:
         raise ValueError(f"give one of {', '.join(goals)}" + (f", not {' and '.join(given)}" if given else ""))
-    ignored = {"--after": options.after} if options.problem is not None else {
-        "--domain": options.domain, "--mapping": None if options.mapping == "auto" else options.mapping
-    }  # fmt: skip
+    ignored = (
+        {"--after": options.after}
+        if options.problem is not None
+        else {"--domain": options.domain, "--mapping": None if options.mapping == "auto" else options.mapping}
+    )
     for name, value in ignored.items():
         if value is not None:
             what = "a problem has its own initial state" if options.problem is not None else "it is for --problem"
@@ -79,8 +92,15 @@ def run(words: list[str]) -> int:
         before: list[str] = []
 
         def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
-            return plan(model, problem=problem, mapping=mapping, guards=guards, without=without,
-                        planner=options.planner, timeout=timeout)  # fmt: skip
+            return plan(
+                model,
+                problem=problem,
+                mapping=mapping,
+                guards=guards,
+                without=without,
+                planner=options.planner,
+                timeout=timeout,
+            )
 
     else:
         examples, _ = (
@@ -104,8 +124,17 @@ def run(words: list[str]) -> int:
         before = after or []
 
         def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
-            return plan(model, goal=goal, goal_after=example, goal_possible=wanted, after=after, guards=guards,
-                        without=without, planner=options.planner, timeout=timeout)  # fmt: skip
+            return plan(
+                model,
+                goal=goal,
+                goal_after=example,
+                goal_possible=wanted,
+                after=after,
+                guards=guards,
+                without=without,
+                planner=options.planner,
+                timeout=timeout,
+            )
 
     folder = Path(options.model)
     certain: list[bool] | None = None
@@ -127,8 +156,7 @@ def run(words: list[str]) -> int:
         say(f"no plan{only} exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
         return 1
     marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
-    say("".join(f"{at:3}  {action}{mark}\n"
-                  for at, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")  # fmt: skip
+    say("".join(f"{at:3}  {action}{mark}\n" for at, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")
     if any(certain or ()) and seen is not None and seen.lifted is not None:
         width = shutil.get_terminal_size((100, 24)).columns
         say(textwrap.fill(f"certain: among schemas with {seen.assumed}", width, subsequent_indent="  "))
@@ -138,10 +166,15 @@ def run(words: list[str]) -> int:
         hint = "" if options.after is not None else ": say with --after which actions have been executed so far"
         say(f"nothing to do, if this is true{hint}")
     number = f"{len(found.actions)} action{'' if len(found.actions) == 1 else 's'}"
-    say(f"{number} ({found.planner}, {found.seconds:.1f} s); "
-          f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
-          + ("" if found.valid_in_problem is None else
-             f", {'valid' if found.valid_in_problem else 'NOT valid'} in the true problem"))  # fmt: skip
+    say(
+        f"{number} ({found.planner}, {found.seconds:.1f} s); "
+        f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
+        + (
+            ""
+            if found.valid_in_problem is None
+            else f", {'valid' if found.valid_in_problem else 'NOT valid'} in the true problem"
+        )
+    )
     return 0 if good else 1
 
 

@@ -43,9 +43,13 @@ def run(words: list[str]) -> int:
         action="store_true",
         help="decide equivalence on drawn traces alone, and seek no simplest model: faster",
     )
-    parser.add_argument("--protocol", default="early", choices=["early", "paper"],
-                        help="early: a restart ends after 20000 steps, or when its accuracy no longer rises (default); "
-                             "paper: after 100000 steps")  # fmt: skip
+    parser.add_argument(
+        "--protocol",
+        default="early",
+        choices=["early", "paper"],
+        help="early: a restart ends after 20000 steps, or when its accuracy no longer rises (default); "
+        "paper: after 100000 steps",
+    )
     parser.add_argument(
         "--steps", type=at_least(1), help="maximum training steps per restart, in place of the protocol's"
     )
@@ -59,8 +63,12 @@ def run(words: list[str]) -> int:
     from statewise.strips import reproduce, reproduction_text, save_costs, save_reproduction
 
     def progress(done: int, cells: int, record: dict[str, Any]) -> None:
-        say(f"{done}/{cells}  {record['cell']}: {record['pooled']['test']:.4f} of test traces right, "
-              f"{record['seconds']:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
+        say(
+            f"{done}/{cells}  {record['cell']}: {record['pooled']['test']:.4f} of test traces right, "
+            f"{record['seconds']:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
 
     out = Path(options.out)
     text_file, curves = out / f"{options.experiment}.md", out / f"{options.experiment}.png"
@@ -68,10 +76,20 @@ def run(words: list[str]) -> int:
     for path in (text_file, curves, costs):
         check_derived(path, out / f"{options.experiment}.jsonl")
     domains = options.domains.split(",") if options.domains else None
-    records = reproduce(options.experiment, out, domains=domains, sizes=sizes, draws=options.draws,
-                        jobs=options.jobs, methods=options.method.split(","), symmetry=options.symmetry,
-                        drawn_only=options.drawn_only, protocol=options.protocol, steps=options.steps,
-                        progress=progress)  # fmt: skip
+    records = reproduce(
+        options.experiment,
+        out,
+        domains=domains,
+        sizes=sizes,
+        draws=options.draws,
+        jobs=options.jobs,
+        methods=options.method.split(","),
+        symmetry=options.symmetry,
+        drawn_only=options.drawn_only,
+        protocol=options.protocol,
+        steps=options.steps,
+        progress=progress,
+    )
     say(reproduction_text(options.experiment, records, shutil.get_terminal_size((100, 24)).columns))
     write_atomically(text_file, (reproduction_text(options.experiment, records) + "\n").encode())
     if options.experiment != "lifted":

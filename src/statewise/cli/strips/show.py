@@ -89,8 +89,9 @@ def _show(options: Namespace, into: Path | None) -> list[Path]:
         theirs = [true for _, true in match.pairs] + list(match.unmatched_reference)
         say(match.as_text(), "", sep="\n")
         if drawn:
-            save_models(model.with_atoms(pairs), reference.with_atoms(theirs).with_actions(model.names),
-                        picture("models.png"))  # fmt: skip
+            save_models(
+                model.with_atoms(pairs), reference.with_atoms(theirs).with_actions(model.names), picture("models.png")
+            )
     trace = parse_trace(model, options.trace) if options.trace else None
     width = shutil.get_terminal_size((100, 24)).columns
     schemas = read_schemas(place) if place.is_dir() else None
@@ -117,6 +118,8 @@ def _show(options: Namespace, into: Path | None) -> list[Path]:
                 save_theta(theta, picture("theta.png"), names, learned.model.names)
     if into is not None and not drawn:
         actions, atoms = max(sizes, key=max)
-        say(f"no plot of the model: it has {actions:,} actions and {atoms:,} atoms, and plots show up to "
-              f"{MOST_DRAWN:,} of each")  # fmt: skip
+        say(
+            f"no plot of the model: it has {actions:,} actions and {atoms:,} atoms, and plots show up to "
+            f"{MOST_DRAWN:,} of each"
+        )
     return written

@@ -29,9 +29,11 @@ def run(words: list[str]) -> int:
     parser.add_argument("--out", metavar="DIR", required=True)
     parser.add_overwrite("replace an earlier result")
     parser.add_argument("--against", metavar="REFERENCE", help=AGAINST)
-    parser.add_argument("--real-states", action="store_true",
-                        help="only traces that are valid in the domain --against, up to their last action, must be "
-                             "judged alike")  # fmt: skip
+    parser.add_argument(
+        "--real-states",
+        action="store_true",
+        help="only traces that are valid in the domain --against, up to their last action, must be judged alike",
+    )
     parser.add_argument("--drawn-only", action="store_true", help="of those, only traces that `traces` can draw")
     parser.add_argument("--seconds", type=above(0), default=300.0, help="time limit in seconds (default: 300)")
     options = parser.parse_args(words)
@@ -65,10 +67,18 @@ def run(words: list[str]) -> int:
 
         with interruptible() as stop:
             found = simplify(
-                model, schemas=schemas, reference=reference, seconds=options.seconds, stop=stop, progress=progress,
-                notion="drawn traces" if options.drawn_only
-                else "real states" if options.real_states else "definition 1",
-            )  # fmt: skip
+                model,
+                schemas=schemas,
+                reference=reference,
+                seconds=options.seconds,
+                stop=stop,
+                progress=progress,
+                notion="drawn traces"
+                if options.drawn_only
+                else "real states"
+                if options.real_states
+                else "definition 1",
+            )
         if sys.stderr.isatty():
             say(file=sys.stderr)
         after: dict[str, float] = {}
@@ -80,18 +90,24 @@ def run(words: list[str]) -> int:
     lines = schema_lines(found.schemas, width) if found.schemas is not None else [model_table(found.model, width)]
     say(*lines, sep="\n")
     what = ("predicates", "literals") if found.schemas is not None else ("atoms", "preconditions, adds and deletes")
-    say(f"\n{what[0]}: {found.atoms[1]} of {found.atoms[0]}; {what[1]}: {found.entries[1]} of {found.entries[0]}; "
-          f"each step proven equivalent ({found.notion})")  # fmt: skip
+    say(
+        f"\n{what[0]}: {found.atoms[1]} of {found.atoms[0]}; {what[1]}: {found.entries[1]} of {found.entries[0]}; "
+        f"each step proven equivalent ({found.notion})"
+    )
     if reference is not None:
-        say(f"against {options.against}: precision {after['precision']:.3f} (before: {before['precision']:.3f}), "
-              f"recall {after['recall']:.3f} (before: {before['recall']:.3f})")  # fmt: skip
+        say(
+            f"against {options.against}: precision {after['precision']:.3f} (before: {before['precision']:.3f}), "
+            f"recall {after['recall']:.3f} (before: {before['recall']:.3f})"
+        )
     if true is not None and found.schemas is not None and found.notion != "definition 1":
         there = {name.split()[0] for name in true.names}
         if lacking := [name for name in found.schemas if name not in there]:
             say(f"left as they are, since {options.against} has no such actions: {', '.join(lacking)}")
     if found.undecided:
-        say(f"kept, since the proofs reached their limits: {', '.join(found.undecided[:8])}"
-              + (f" and {len(found.undecided) - 8} more" if found.undecided[8:] else ""))  # fmt: skip
+        say(
+            f"kept, since the proofs reached their limits: {', '.join(found.undecided[:8])}"
+            + (f" and {len(found.undecided) - 8} more" if found.undecided[8:] else "")
+        )
     if found.stopped is not None:
         why = "the time is up" if found.stopped == "time" else "interrupted"
         say(f"{why}: the simplest model so far; more may be needless")

@@ -13,8 +13,10 @@ from statewise.runtime.messages import say
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Domain, Traces
 
-CONSTANTS = ("the objects, separated by commas, that an action may require or change without having them as arguments, "
-             "or none (default: any object of the training traces)")  # fmt: skip
+CONSTANTS = (
+    "the objects, separated by commas, that an action may require or change without having them as arguments, "
+    "or none (default: any object of the training traces)"
+)
 AGAINST = "a domain such as blocksworld:3, DOMAIN.pddl,PROBLEM.pddl, a learned folder or a model.json"
 
 
@@ -26,8 +28,9 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
     if actions is None:
         return _read_model(path)
     if not actions:
-        raise ValueError(f"what {path} is compared with has no actions; of PDDL files, none can be reached from the "
-                         "initial state")  # fmt: skip
+        raise ValueError(
+            f"what {path} is compared with has no actions; of PDDL files, none can be reached from the initial state"
+        )
     from statewise.strips import ground, read_schemas
 
     place = Path(path)
@@ -52,8 +55,10 @@ def _different(path: str, mine: Sequence[str], theirs: Sequence[str]) -> ValueEr
     name = next((name for name in theirs if name.casefold() in folded), theirs[0])
     text = f"{path} and what it is compared with have different actions: it has none such as {name!r}"
     if same := folded.get(name.casefold()):
-        text += (f". It has {same!r}: PDDL ignores the case of letters, but here names are compared as they are "
-                 "written. Write both alike, and learn again")  # fmt: skip
+        text += (
+            f". It has {same!r}: PDDL ignores the case of letters, but here names are compared as they are "
+            "written. Write both alike, and learn again"
+        )
     return ValueError(text)
 
 
@@ -61,8 +66,11 @@ def _say_unseen(actions: Sequence[str]) -> None:
     """Names actions that were not seen in training on standard error, with what is assumed of them."""
     if actions:
         named = ", ".join(map(repr, actions[:8])) + (f" and {len(actions) - 8} more" if actions[8:] else "")
-        say(f"not seen in training: {named}. Nothing is known about {'it' if len(actions) == 1 else 'them'}: assumed "
-              "always possible, and without effects", file=sys.stderr)  # fmt: skip
+        say(
+            f"not seen in training: {named}. Nothing is known about {'it' if len(actions) == 1 else 'them'}: assumed "
+            "always possible, and without effects",
+            file=sys.stderr,
+        )
 
 
 def _read_model(path: str) -> ActionModel:
@@ -93,15 +101,17 @@ def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
     known = signature(schemas, model.names)
     possible = known.actions_over(known.objects_of(actions))
     for name in sorted(set(actions) - set(possible)):
-        raise ValueError(f"{name!r} has the same object in places where no such action had it in training: nothing is "
-                         "known about it")  # fmt: skip
+        raise ValueError(
+            f"{name!r} has the same object in places where no such action had it in training: nothing is known about it"
+        )
     return ground(schemas, possible)
 
 
 def add_ignore_states(parser: Parser) -> None:
     """Adds the option of all commands that read traces."""
-    parser.add_argument("--ignore-states", action="store_true",
-                        help="read only the actions of files that also hold observed states")  # fmt: skip
+    parser.add_argument(
+        "--ignore-states", action="store_true", help="read only the actions of files that also hold observed states"
+    )
 
 
 def read_given(path: str, ignore_states: bool) -> Traces:

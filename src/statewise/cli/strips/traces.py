@@ -30,14 +30,22 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--negatives", type=float, default=0.8, help="share of traces that end in an invalid action (default: 0.8)"
     )
-    parser.add_argument("--split", default="train", choices=["train", "test", "all"],
-                        help="of the four states drawn at random: the first two, the last two, or all")  # fmt: skip
-    parser.add_argument("--start", default="both", choices=["init", "random", "both"],
-                        help="walks begin in the initial state, in states drawn at random, or in either (default: "
-                             "both)")  # fmt: skip
+    parser.add_argument(
+        "--split",
+        default="train",
+        choices=["train", "test", "all"],
+        help="of the four states drawn at random: the first two, the last two, or all",
+    )
+    parser.add_argument(
+        "--start",
+        default="both",
+        choices=["init", "random", "both"],
+        help="walks begin in the initial state, in states drawn at random, or in either (default: both)",
+    )
     parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default: 0)")
-    parser.add_argument("--noise-of", default="labels", choices=["labels", "actions"],
-                        help="flip the label, or replace an action")  # fmt: skip
+    parser.add_argument(
+        "--noise-of", default="labels", choices=["labels", "actions"], help="flip the label, or replace an action"
+    )
     parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--out", metavar="FILE", required=True, help="CSV, or JSON lines if it ends in .jsonl")
     parser.add_overwrite()
@@ -48,8 +56,15 @@ def run(words: list[str]) -> int:
 
     with claimed_file(Path(options.out), options.overwrite) as scratch:
         world = read_world(options.name, (options.domain, options.problem))
-        drawn = traces(world, options.num, options.max_length, options.seed, negatives=options.negatives,
-                       split=options.split, start=options.start)  # fmt: skip
+        drawn = traces(
+            world,
+            options.num,
+            options.max_length,
+            options.seed,
+            negatives=options.negatives,
+            split=options.split,
+            start=options.start,
+        )
         if options.noise:
             drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)
         write_traces(drawn, scratch)

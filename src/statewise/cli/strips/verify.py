@@ -27,11 +27,17 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--against", metavar="REFERENCE", required=True, help=AGAINST)
-    parser.add_argument("--real-states", action="store_true",
-                        help="only traces that are valid from a real state, up to their last action")  # fmt: skip
-    parser.add_argument("--drawn-only", action="store_true",
-                        help="of those, only traces that `traces` can draw: the last action is applicable in the real "
-                             "state or rejected by Definition 1")  # fmt: skip
+    parser.add_argument(
+        "--real-states",
+        action="store_true",
+        help="only traces that are valid from a real state, up to their last action",
+    )
+    parser.add_argument(
+        "--drawn-only",
+        action="store_true",
+        help="of those, only traces that `traces` can draw: the last action is applicable in the real "
+        "state or rejected by Definition 1",
+    )
     parser.add_argument("--seconds", type=above(0), default=60.0, help="time limit in seconds (default: 60)")
     parser.add_argument("--states", type=at_least(1), default=1_000_000, help="state limit (default: a million)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
@@ -47,8 +53,14 @@ def run(words: list[str]) -> int:
     before = before_simplification(place, names) if place.is_dir() else None
     if before is not None:
         learned = ground(before, names)  # accepts the same traces, and says more: proofs by pairs of atoms need less
-    found = verify(learned, reference, real_states=options.real_states, drawn_only=options.drawn_only,
-                   seconds=options.seconds, max_states=options.states)  # fmt: skip
+    found = verify(
+        learned,
+        reference,
+        real_states=options.real_states,
+        drawn_only=options.drawn_only,
+        seconds=options.seconds,
+        max_states=options.states,
+    )
     if options.json:
         say(printable(dataclasses.asdict(found)))
         return CODES[found.outcome]
@@ -58,15 +70,21 @@ def run(words: list[str]) -> int:
         say("judged by the schemas before simplification: each of its steps was proven for all instances")
     if found.excluded:
         many = len(found.excluded)
-        say("whatever the number of objects, from every state that holds none of "
-              + (f"these {many} pairs:" if many > 1 else "this pair:"))  # fmt: skip
+        say(
+            "whatever the number of objects, from every state that holds none of "
+            + (f"these {many} pairs:" if many > 1 else "this pair:")
+        )
         say(*(f"  {pair}" for pair in found.excluded), sep="\n")
     if found.depth is not None:
-        say(f"no trace of up to {found.depth} actions tells them apart"
-              + (f", and none over {', '.join(found.objects)}" if found.objects else ""))  # fmt: skip
+        say(
+            f"no trace of up to {found.depth} actions tells them apart"
+            + (f", and none over {', '.join(found.objects)}" if found.objects else "")
+        )
     if found.counterexample is not None:
-        say(f"counterexample: {', '.join(found.counterexample)}"
-              + ("" if found.shortest else "   (there may be a shorter one)"))  # fmt: skip
+        say(
+            f"counterexample: {', '.join(found.counterexample)}"
+            + ("" if found.shortest else "   (there may be a shorter one)")
+        )
         if found.start is not None:
             say(f"from the state: {', '.join(found.start)}")
         other = "the reference" if found.accepted_by == "learned" else "the learned model"

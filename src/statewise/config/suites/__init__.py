@@ -43,9 +43,15 @@ from statewise.runtime.yaml_files import read_yaml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 SHAPE: Shape = {
-    "about?": TEXT, "recipes": {}, "objectives": {}, "backbones": {}, "without?": [{...: [TEXT]}],
-    "settings?": [{}], "then?": {...: [TEXT]}, "metrics?": {...: Maybe(TEXT)},
-}  # fmt: skip
+    "about?": TEXT,
+    "recipes": {},
+    "objectives": {},
+    "backbones": {},
+    "without?": [{...: [TEXT]}],
+    "settings?": [{}],
+    "then?": {...: [TEXT]},
+    "metrics?": {...: Maybe(TEXT)},
+}
 AXES = ("recipes", "objectives", "backbones")
 PARTS = ("task", "objective", "backbone", "trainer")
 """Of a recipe, what `settings` may change."""

@@ -161,9 +161,11 @@ class GPT2(Layout):
             yield from _norm(config, f"{ours}attention_norm", f"{theirs}ln_1")
             yield from _norm(config, f"{ours}mlp_norm", f"{theirs}ln_2")
             for mine, name, outputs in (
-                ("attention.in_proj", "attn.c_attn", 3 * D), ("attention.out_proj", "attn.c_proj", D),
-                ("mlp.in_proj", "mlp.c_fc", inner), ("mlp.out_proj", "mlp.c_proj", D),
-            ):  # fmt: skip
+                ("attention.in_proj", "attn.c_attn", 3 * D),
+                ("attention.out_proj", "attn.c_proj", D),
+                ("mlp.in_proj", "mlp.c_fc", inner),
+                ("mlp.out_proj", "mlp.c_proj", D),
+            ):
                 yield Stacked(f"{ours}{mine}.weight", (f"{theirs}{name}.weight",), transposed=True)
                 if config.bias:
                     yield Stacked(f"{ours}{mine}.bias", (f"{theirs}{name}.bias",))

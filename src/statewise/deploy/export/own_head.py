@@ -35,9 +35,13 @@ class Embedded(NamedTuple):
 def embedded(objective: Objective, backbone: HuggingFace) -> Embedded:
     """Of an objective and the backbone that it predicts with; neither is changed."""
     ours = dataclasses.replace(
-        backbone.config, from_scratch=True, tied=backbone.tied, revision=None, lora=LoRAConfig(),
+        backbone.config,
+        from_scratch=True,
+        tied=backbone.tied,
+        revision=None,
+        lora=LoRAConfig(),
         gradient_checkpointing=False,
-    )  # fmt: skip
+    )
     theirs = {name: value for name, value in backbone.unwrapped.config.to_dict().items() if name not in VOLATILE}
     theirs |= {"vocab_size": backbone.vocabulary, "tie_word_embeddings": backbone.tied}
     theirs |= dict.fromkeys(SPECIAL_TOKENS)  # which may be beyond the vocabulary

@@ -272,9 +272,14 @@ class StatewiseModel(_Loaded):
         """What the vocabulary head reads, (B, T, D), after each of `input_ids` (B, T), zero where `attention_mask` is,
         and the hidden states. For these and for errors see `StatewiseForCausalLM.forward`. Without gradients."""
         found = self._read(
-            input_ids, attention_mask, past_key_values, use_cache=use_cache, last_only=False,
-            output_attentions=output_attentions, output_hidden_states=output_hidden_states,
-        )  # fmt: skip
+            input_ids,
+            attention_mask,
+            past_key_values,
+            use_cache=use_cache,
+            last_only=False,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+        )
         if return_dict is False:
             return tuple(part for part in (found.readout, found.cache, found.hidden_states) if part is not None)
         return BaseModelOutputWithPast(
@@ -322,9 +327,14 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
                 "a run's weights; `model.eval()` gives its loss"
             )
         found = self._read(
-            input_ids, attention_mask, past_key_values, use_cache=use_cache, last_only=logits_to_keep == 1,
-            output_attentions=output_attentions, output_hidden_states=output_hidden_states,
-        )  # fmt: skip
+            input_ids,
+            attention_mask,
+            past_key_values,
+            use_cache=use_cache,
+            last_only=logits_to_keep == 1,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+        )
         logits, loss = found.logits[:, -logits_to_keep:], None
         if labels is not None:
             wanted = labels[:, 1:]

@@ -119,9 +119,18 @@ def convert_sps(
     if variant not in ("standard", "double_memory", "strict") and window is None:
         raise ValueError(f"variant {variant} needs a window_size in the configuration")
     backbone: dict[str, Any] = {
-        "variant": variant, "layers": layers, "heads": heads, "width": D, "expansion": inner / D, "norm": "rms",
-        "norm_eps": NORM_EPS, "positions": "rope", "mlp": "swiglu", "bias": False, "tied": True,
-    }  # fmt: skip
+        "variant": variant,
+        "layers": layers,
+        "heads": heads,
+        "width": D,
+        "expansion": inner / D,
+        "norm": "rms",
+        "norm_eps": NORM_EPS,
+        "positions": "rope",
+        "mlp": "swiglu",
+        "bias": False,
+        "tied": True,
+    }
     if window is not None and variant not in ("standard", "double_memory", "strict"):
         backbone["window"] = window
     left = dict(tensors)

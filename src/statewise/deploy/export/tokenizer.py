@@ -95,11 +95,7 @@ def word_level(
         "pre_tokenizer": _sequence("pretokenizers", split),
         "post_processor": None,
         "decoder": _sequence("decoders", _written(form)),
-        "model": {
-            "type": "WordLevel",
-            "vocab": tokens,
-            "unk_token": special[unknown],
-        },
+        "model": {"type": "WordLevel", "vocab": tokens, "unk_token": special[unknown]},
     }
 
 

@@ -102,8 +102,9 @@ class Beliefs(Knowledge):
         factors = len(task.widths)
         self.names = [
             f"factor {factor + 1}, state {state + 1}" if factors > 1 else f"state {state + 1}"
-            for factor, width in enumerate(task.widths) for state in range(width)
-        ]  # fmt: skip
+            for factor, width in enumerate(task.widths)
+            for state in range(width)
+        ]
         every = task.beliefs(examples)
         known = np.isfinite(every).all(2)
         self.every = every[known]
@@ -136,13 +137,15 @@ class Beliefs(Knowledge):
             points = drawing.points[0]
             _, first = np.unique(np.array(points.places).round(3), axis=0, return_index=True)
             few = first[np.linspace(0, len(first) - 1, min(DOTS, len(first))).round().astype(int)].tolist()
-            found.append({
-                "name": plane.name.rstrip(", "),
-                "kind": plane.kind,
-                "frame": drawing.layers[0].lines,
-                "points": [points.places[row] for row in few],
-                "colours": [points.colours[row] for row in few],
-            })  # fmt: skip
+            found.append(
+                {
+                    "name": plane.name.rstrip(", "),
+                    "kind": plane.kind,
+                    "frame": drawing.layers[0].lines,
+                    "points": [points.places[row] for row in few],
+                    "colours": [points.colours[row] for row in few],
+                }
+            )
         return found
 
 

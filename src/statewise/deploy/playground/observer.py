@@ -157,27 +157,34 @@ class Observer:
         elif known is not None:
             true = known.states(self._examples)[there][which]
             labels = np.where(np.isfinite(true).all(1), np.nan_to_num(true).argmax(1), -1).tolist()
-        found: dict[str, Any] = rounded({
-            "name": served.name,
-            "task": recipe.task.name,
-            "objective": recipe.objective.name,
-            "colour": objective_colour(recipe.objective.name),
-            "backbone": recipe.backbone.name,
-            "view": task.view,
-            "goal": isinstance(self.predictor, GoalScorer),
-            "drafts": isinstance(self.predictor, Drafter),
-            "top": self.top,
-            "temperature": self.temperature,
-            "context": served.context,
-            "sequences": self.sequences,
-            "plane": {"points": ((self._states[which] - centre) @ axes).tolist(), "labels": labels,
-                      "colours": colours, "share": share.tolist()},
-            "states": known.names if known is not None else None,
-            "reading": None if reading is None or known is None
-            else {"measure": known.measure, "quality": reading[1]},
-            "planes": known.pictures() if known is not None else [],
-            "examples": [self.example(row) for row in range(min(OFFERED, len(self._examples)))],
-        })  # fmt: skip
+        found: dict[str, Any] = rounded(
+            {
+                "name": served.name,
+                "task": recipe.task.name,
+                "objective": recipe.objective.name,
+                "colour": objective_colour(recipe.objective.name),
+                "backbone": recipe.backbone.name,
+                "view": task.view,
+                "goal": isinstance(self.predictor, GoalScorer),
+                "drafts": isinstance(self.predictor, Drafter),
+                "top": self.top,
+                "temperature": self.temperature,
+                "context": served.context,
+                "sequences": self.sequences,
+                "plane": {
+                    "points": ((self._states[which] - centre) @ axes).tolist(),
+                    "labels": labels,
+                    "colours": colours,
+                    "share": share.tolist(),
+                },
+                "states": known.names if known is not None else None,
+                "reading": None
+                if reading is None or known is None
+                else {"measure": known.measure, "quality": reading[1]},
+                "planes": known.pictures() if known is not None else [],
+                "examples": [self.example(row) for row in range(min(OFFERED, len(self._examples)))],
+            }
+        )
         return found
 
     @property
@@ -224,9 +231,12 @@ class Observer:
         room = self.served.context - len(tokens) - (0 if goal is None else len(goal))
         if room < 0:
             raise Refusal(
-                400, f"prompt, forced tokens and goal are {self.served.context - room} tokens, and the model's context "
-                f"is {self.served.context}", param="prompt", code="context_length_exceeded",
-            )  # fmt: skip
+                400,
+                f"prompt, forced tokens and goal are {self.served.context - room} tokens, and the model's context "
+                f"is {self.served.context}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
         limit = min(wish.limit - len(wish.forced), room)
         finish, made, passes = "length", [], 0
         drafts = isinstance(self.predictor, Drafter) and goal is None
@@ -252,13 +262,22 @@ class Observer:
         places = self._places(whole, len(read), goal, wish.top)
         for place, (_, drafted, offered) in zip(range(len(tokens), len(whole)), made):
             places[place] = Place(**{**vars(places[place]), "drafted": drafted, "offered": offered})
-        occurring = {*whole.tolist(), *(token for place in places for token, _ in place.next),
-                     *(() if goal is None else goal.tolist())}  # fmt: skip
+        occurring = {
+            *whole.tolist(),
+            *(token for place in places for token, _ in place.next),
+            *(() if goal is None else goal.tolist()),
+        }
         return Trace(
-            self.served.name, len(read), len(tokens), places, [] if goal is None else goal.tolist(), finish,
+            self.served.name,
+            len(read),
+            len(tokens),
+            places,
+            [] if goal is None else goal.tolist(),
+            finish,
             passes if drafts and made else None,
-            {token: self.served.token_text(token) for token in sorted(occurring)}, self.task.scene(whole),
-        )  # fmt: skip
+            {token: self.served.token_text(token) for token in sorted(occurring)},
+            self.task.scene(whole),
+        )
 
     def _conditioned(self, wish: Wish) -> tuple[np.ndarray, np.ndarray | None]:
         """The tokens that the model reads, and its goal."""
@@ -300,18 +319,20 @@ class Observer:
             following = self._following(logp[place], legal, top)
             may = ahead is not None and bool(np.isfinite(ahead[0, place]).all())
             sure = certain is not None and bool(certain[place])
-            found.append(Place(
-                int(tokens[place]),
-                float(logp[place - 1, tokens[place]]) if place else None,
-                following,
-                legal,
-                [float(ahead[0, place, token]) for token, _ in following] if ahead is not None and may else None,
-                (float(on_plane[place, 0]), float(on_plane[place, 1])),
-                known.shown(true[place]) if known is not None and true is not None and sure else None,
-                known.shown(read[place]) if known is not None and read is not None else None,
-                true_at[place] if true_at is not None and sure else None,
-                None if read_at is None else read_at[place],
-            ))  # fmt: skip
+            found.append(
+                Place(
+                    int(tokens[place]),
+                    float(logp[place - 1, tokens[place]]) if place else None,
+                    following,
+                    legal,
+                    [float(ahead[0, place, token]) for token, _ in following] if ahead is not None and may else None,
+                    (float(on_plane[place, 0]), float(on_plane[place, 1])),
+                    known.shown(true[place]) if known is not None and true is not None and sure else None,
+                    known.shown(read[place]) if known is not None and read is not None else None,
+                    true_at[place] if true_at is not None and sure else None,
+                    None if read_at is None else read_at[place],
+                )
+            )
         return found
 
     def _log_probabilities(self, examples: Examples, goal: np.ndarray | None) -> np.ndarray:

@@ -28,17 +28,16 @@ OPEN_PATHS = ("/", "/playground")
 MOST_TOP = 100
 TRACE = {
     "model": Field(TEXT),
-    "prompt": Field(Leaf("a text or a list of token ids",
-                         lambda value: isinstance(value, str) or _is_tokens(value))),
+    "prompt": Field(Leaf("a text or a list of token ids", lambda value: isinstance(value, str) or _is_tokens(value))),
     "forced": Field([COUNT], []),
-    "goal": Field(Leaf("a text or a list of token ids",
-                       lambda value: isinstance(value, str) or _is_tokens(value))),
+    "goal": Field(Leaf("a text or a list of token ids", lambda value: isinstance(value, str) or _is_tokens(value))),
     "max_tokens": Field(COUNT, 16),
-    "top": Field(Leaf(f"a whole number from 1 to {MOST_TOP}",
-                      lambda value: COUNT.holds(value) and 1 <= value <= MOST_TOP), 8),
+    "top": Field(
+        Leaf(f"a whole number from 1 to {MOST_TOP}", lambda value: COUNT.holds(value) and 1 <= value <= MOST_TOP), 8
+    ),
     "temperature": Field(TEMPERATURE, 0.0),
     "seed": Field(INT64, 0),
-}  # fmt: skip
+}
 
 
 def routes(models: Sequence[Served]) -> list[BaseRoute]:
@@ -48,8 +47,12 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
     descriptions: dict[str, dict[str, Any]] = {}
 
     async def shown(request: Request) -> Response:
-        headers = {"content-security-policy": rules, "x-content-type-options": "nosniff", "cache-control": "no-cache",
-                   "referrer-policy": "no-referrer"}  # fmt: skip
+        headers = {
+            "content-security-policy": rules,
+            "x-content-type-options": "nosniff",
+            "cache-control": "no-cache",
+            "referrer-policy": "no-referrer",
+        }
         return Response(content, media_type="text/html", headers=headers)
 
     async def described(request: Request) -> Response:

@@ -65,8 +65,10 @@ class Trace:
 
     def as_json(self) -> dict[str, Any]:
         """JSON values with rounded numbers; fields of places that are None or false are left out."""
-        places = [{name: value for name, value in vars(place).items() if value is not None and value is not False}
-                  for place in self.places]  # fmt: skip
+        places = [
+            {name: value for name, value in vars(place).items() if value is not None and value is not False}
+            for place in self.places
+        ]
         texts = {str(token): text for token, text in self.texts.items()}
         found: dict[str, Any] = rounded({**vars(self), "places": places, "texts": texts})
         return found

@@ -69,12 +69,7 @@ def create_app(engine: Engine, *, routes: Sequence[BaseRoute] = (), open_paths: 
     app = Starlette(
         routes=[*own, *routes],
         middleware=[cors, guard] if settings.origins else [guard],
-        exception_handlers={
-            Refusal: _refused,
-            HTTPException: _no_route,
-            ClientDisconnect: _gone,
-            Exception: _broken,
-        },
+        exception_handlers={Refusal: _refused, HTTPException: _no_route, ClientDisconnect: _gone, Exception: _broken},
     )
     app.router.redirect_slashes = False
     app.state.engine = engine
@@ -106,8 +101,11 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
     asked, most = len(body.prompts) * body.n, engine.settings.max_waiting
     if asked > most:
         given = f"{len(body.prompts):,} prompts with n {body.n} are" if len(body.prompts) > 1 else f"n {body.n} is"
-        raise Refusal(400, f"{given} {asked:,} completions: at most {most:,} may wait",
-                      param="prompt" if len(body.prompts) > 1 else "n")  # fmt: skip
+        raise Refusal(
+            400,
+            f"{given} {asked:,} completions: at most {most:,} may wait",
+            param="prompt" if len(body.prompts) > 1 else "n",
+        )
     length = (sum(map(len, body.prompts)) + len(body.suffix or "")) * (body.n if body.manner.echo else 1)
     rows, read = await _aside(length, partial(_rows, served, body, limit))
     ticket = Ticket(rows, stream=body.stream, client=request.client.host if request.client else "")
@@ -129,8 +127,9 @@ def _rows(served: Served, body: CompletionBody, limit: int) -> tuple[list[Row], 
     rows = []
     for number, (given, prompt) in enumerate(zip(body.prompts, prompts)):
         numbers = range(number * body.n, (number + 1) * body.n)
-        rows += served.rows(prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos,
-                            given=given)  # fmt: skip
+        rows += served.rows(
+            prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos, given=given
+        )
     return rows, sum(map(len, prompts)) + (0 if suffix is None else len(suffix) * len(prompts))
 
 
@@ -150,9 +149,11 @@ async def embeddings(request: Request) -> Response:
             raise Refusal(400, "input is empty: give at least one symbol", param="input")
         if len(row) > served.context:
             raise Refusal(
-                400, f"an input has {len(row)} tokens, and the model's context is {served.context}", param="input",
+                400,
+                f"an input has {len(row)} tokens, and the model's context is {served.context}",
+                param="input",
                 code="context_length_exceeded",
-            )  # fmt: skip
+            )
     work = [partial(_vectors, served, some, found["of"]) for some in _in_parts(rows, engine.settings.prompt_tokens)]
     try:
         parts = await called(engine, served.name, work, request)
@@ -239,15 +240,17 @@ async def tokenizer_info(request: Request) -> Response:
     """vLLM's /tokenizer_info, of the model `?model=NAME`."""
     served = find_model(request.app.state.engine, request.query_params.get("model"))
     end = served.end_text
-    return JSONResponse({
-        "tokenizer_class": type(served.task).__name__,
-        "vocab_size": len(served.task.vocab),
-        "model_max_length": served.context,
-        "bos_token": None,
-        "eos_token": end,
-        "pad_token": end,
-        "chat_template": None,
-    })  # fmt: skip
+    return JSONResponse(
+        {
+            "tokenizer_class": type(served.task).__name__,
+            "vocab_size": len(served.task.vocab),
+            "model_max_length": served.context,
+            "bos_token": None,
+            "eos_token": end,
+            "pad_token": end,
+            "chat_template": None,
+        }
+    )
 
 
 # State

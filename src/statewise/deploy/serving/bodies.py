@@ -50,8 +50,10 @@ class Field(NamedTuple):
 
 
 def _whole(least: int, most: int) -> Leaf:
-    return Leaf(f"a whole number from {least:,} to {most:,}", lambda value: COUNT.holds(abs_of(value)) and
-                least <= value <= most)  # fmt: skip
+    return Leaf(
+        f"a whole number from {least:,} to {most:,}",
+        lambda value: COUNT.holds(abs_of(value)) and least <= value <= most,
+    )
 
 
 def abs_of(value: Any) -> Any:
@@ -115,13 +117,23 @@ LLAMA: Mapping[str, Field] = {
     "stream": Field(FLAG, False),
 }
 LLAMA_IGNORED = {
-    "cache_prompt", "id_slot", "input_extra", "n_cache_reuse", "n_indent", "response_fields", "samplers",
-    "t_max_predict_ms", "t_max_prompt_ms",
-}  # fmt: skip
+    "cache_prompt",
+    "id_slot",
+    "input_extra",
+    "n_cache_reuse",
+    "n_indent",
+    "response_fields",
+    "samplers",
+    "t_max_predict_ms",
+    "t_max_prompt_ms",
+}
 """Fields of llama.cpp that clients send to tune its caches and time limits."""
 TOKENIZE: Mapping[str, Field] = {
-    "model": Field(TEXT), "prompt": Field(TEXT), "add_special_tokens": Field(FLAG), "return_token_strs": Field(FLAG),
-}  # fmt: skip
+    "model": Field(TEXT),
+    "prompt": Field(TEXT),
+    "add_special_tokens": Field(FLAG),
+    "return_token_strs": Field(FLAG),
+}
 DETOKENIZE: Mapping[str, Field] = {"model": Field(TEXT), "tokens": Field([COUNT])}
 
 
@@ -175,8 +187,12 @@ def read(
                 raise Refusal(400, f"{whole} is not supported", param=whole, code="unsupported_parameter")
             continue
         hint = suggestion(name, fields)
-        raise Refusal(400, f"unknown field {short(whole)}: {hint}fields: {', '.join(sorted(fields))}",
-                      param=whole[:100], code="unknown_parameter")  # fmt: skip
+        raise Refusal(
+            400,
+            f"unknown field {short(whole)}: {hint}fields: {', '.join(sorted(fields))}",
+            param=whole[:100],
+            code="unknown_parameter",
+        )
     return found
 
 
@@ -194,9 +210,10 @@ def prompts(value: Any, name: str) -> list[Given]:
         return [value]
     if not isinstance(value, list) or not value or not all(_is_given(one) for one in value):
         raise Refusal(
-            400, f"{name} must be a text, a list of texts, a list of token ids, or a list of such lists, not "
-            f"{short(value)}", param=name,
-        )  # fmt: skip
+            400,
+            f"{name} must be a text, a list of texts, a list of token ids, or a list of such lists, not {short(value)}",
+            param=name,
+        )
     if len(value) > MOST_INPUTS:
         raise Refusal(400, f"{name} has {len(value):,} entries: at most {MOST_INPUTS:,} are allowed", param=name)
     return value
@@ -210,8 +227,11 @@ def _stops(value: Any) -> Stops:
     stops = [value] if isinstance(value, str) else [] if value is None else value
     good = isinstance(stops, list) and all(isinstance(one, str) and 0 < len(one) <= LONGEST_STOP for one in stops)
     if not good or len(stops) > MOST_STOPS:
-        raise Refusal(400, f"stop must be a text, or a list of at most {MOST_STOPS} texts, of 1 to "
-                      f"{LONGEST_STOP:,} characters each", param="stop")  # fmt: skip
+        raise Refusal(
+            400,
+            f"stop must be a text, or a list of at most {MOST_STOPS} texts, of 1 to {LONGEST_STOP:,} characters each",
+            param="stop",
+        )
     return Stops(stops)
 
 
@@ -270,9 +290,13 @@ def mistral(body: Mapping[str, Any]) -> CompletionBody:
         raise Refusal(400, "max_tokens must be at least 1", param="max_tokens")
     seed = found["seed"] if found["random_seed"] is None else found["random_seed"]
     return CompletionBody(
-        found["model"], [found["prompt"]], found["suffix"] or None, found["max_tokens"], _manner(found, seed),
+        found["model"],
+        [found["prompt"]],
+        found["suffix"] or None,
+        found["max_tokens"],
+        _manner(found, seed),
         stream=found["stream"],
-    )  # fmt: skip
+    )
 
 
 def llama(body: Mapping[str, Any]) -> CompletionBody:
@@ -281,6 +305,10 @@ def llama(body: Mapping[str, Any]) -> CompletionBody:
     found = read(body, LLAMA, IGNORED | LLAMA_IGNORED)
     most = found["n_predict"] if found["n_predict"] >= 0 else 2**31
     return CompletionBody(
-        found["model"], [found["input_prefix"] + found["prompt"]], found["input_suffix"] or None, most,
-        _manner(found, found["seed"]), stream=found["stream"],
-    )  # fmt: skip
+        found["model"],
+        [found["input_prefix"] + found["prompt"]],
+        found["input_suffix"] or None,
+        most,
+        _manner(found, found["seed"]),
+        stream=found["stream"],
+    )

@@ -73,9 +73,11 @@ class Choices:
         shown = logits - totals[..., None] if wanted else logits
         likely = alternatives(shown.flatten(0, 1), [row for row in self.rows for _ in range(n)])
         return Chosen(
-            tokens.numpy(), close.numpy(), gained.cpu().double().numpy(),
+            tokens.numpy(),
+            close.numpy(),
+            gained.cpu().double().numpy(),
             [likely[start : start + n] for start in range(0, B * n, n)],
-        )  # fmt: skip
+        )
 
     def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
         """See `drafts.Choose`; `among` must be None."""

@@ -58,9 +58,7 @@ class Drafting:
             for own, tokens in zip(drafted, found):
                 own[: len(tokens)] = tokens
             return drafted, counts
-        made = self.model.draft(
-            cursor, list(range(len(rows))), torch.from_numpy(pending), most.tolist(), choices.draft
-        )  # fmt: skip
+        made = self.model.draft(cursor, list(range(len(rows))), torch.from_numpy(pending), most.tolist(), choices.draft)
         return made.tokens[:, 1:].cpu().numpy(), np.array(made.counts)
 
     def _lookup(self, row: Row) -> PromptLookup:

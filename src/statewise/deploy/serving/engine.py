@@ -45,9 +45,12 @@ class Lane:
         predictor, part = served.predictor, settings.prompt_tokens
         drafts = settings.draft != 0 and may_draft(predictor, settings.drafter)
         self.batch = Batch(
-            predictor, most=settings.max_rows, part=part, error=served.rounding,
+            predictor,
+            most=settings.max_rows,
+            part=part,
+            error=served.rounding,
             drafting=Drafting(predictor, settings.draft, settings.drafter, part) if drafts else None,
-        )  # fmt: skip
+        )
         self.work: deque[Work] = deque()
 
     @property

@@ -87,9 +87,11 @@ class Guard:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
             raise Refusal(
-                401, "a key is needed: send the header Authorization: Bearer KEY", code="invalid_api_key",
+                401,
+                "a key is needed: send the header Authorization: Bearer KEY",
+                code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
-            )  # fmt: skip
+            )
 
     def _allowed(self, host: str) -> bool:
         try:
@@ -131,7 +133,11 @@ def _headers(lines: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     for line, value in lines:
         name = line.decode("latin-1").lower()
         if name in found and name in ONCE:
-            raise Refusal(400, f"the header {name} occurs twice: send it once", code="repeated_header",
-                          headers={"connection": "close"})  # fmt: skip
+            raise Refusal(
+                400,
+                f"the header {name} occurs twice: send it once",
+                code="repeated_header",
+                headers={"connection": "close"},
+            )
         found[name] = value.decode("latin-1")
     return found

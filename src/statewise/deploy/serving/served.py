@@ -105,9 +105,16 @@ class Served:
     # Rows
 
     def rows(
-        self, prompt: np.ndarray, suffix: np.ndarray | None, manner: Manner, *, limit: int, numbers: Sequence[int],
-        exact: bool, given: Given | None = None,
-    ) -> list[Row]:  # fmt: skip
+        self,
+        prompt: np.ndarray,
+        suffix: np.ndarray | None,
+        manner: Manner,
+        *,
+        limit: int,
+        numbers: Sequence[int],
+        exact: bool,
+        given: Given | None = None,
+    ) -> list[Row]:
         """A row for each of `numbers`, which continue `prompt` (t,) by at most `limit` tokens, so that `suffix` follows
         if there is one. `exact`: they do not end before. `given`: the prompt as in the request. Raises `Refusal` if the
         model cannot do that."""

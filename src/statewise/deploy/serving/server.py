@@ -41,14 +41,22 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
         connection = type("Connection", (Connection,), limits)
         super().__init__(
             uvicorn.Config(
-                app, http=connection, ws="none", lifespan="off", log_level="warning", access_log=False,
+                app,
+                http=connection,
+                ws="none",
+                lifespan="off",
+                log_level="warning",
+                access_log=False,
                 log_config=None,  # its records go where ours go
-
-                proxy_headers=False, server_header=False, date_header=False, limit_concurrency=CONNECTIONS,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                limit_concurrency=CONNECTIONS,
                 h11_max_incomplete_event_size=2 * MOST_HEADERS,
-                timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
             )
-        )  # fmt: skip
+        )
         self.engine = engine
         self.should_exit: bool = False
         self.hurried = False
@@ -111,9 +119,12 @@ def is_loopback(host: str) -> bool:
 
 
 def run(
-    models: Sequence[Served], settings: Settings, bound: socket.socket,
-    announce: Callable[[str], None] = lambda line: say(line, flush=True), **options: Any,
-) -> int:  # fmt: skip
+    models: Sequence[Served],
+    settings: Settings,
+    bound: socket.socket,
+    announce: Callable[[str], None] = lambda line: say(line, flush=True),
+    **options: Any,
+) -> int:
     """Serves until a signal; `options` are those of `create_app`. Returns the exit code: 0, or 1 if the models stopped
     by themselves, or 130 if running requests were not waited for."""
     machine.keep_freed_memory()

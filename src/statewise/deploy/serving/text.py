@@ -50,9 +50,11 @@ class Written(Transcript):
     """Of symbols that a task writes as text in its own way. What was written is never changed."""
 
     def __init__(
-        self, continuation: Callable[[str | Sequence[int], Sequence[int]], str], before: Sequence[int],
+        self,
+        continuation: Callable[[str | Sequence[int], Sequence[int]], str],
+        before: Sequence[int],
         written: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`continuation`: as `Task.continuation`. `before`: the tokens that this text follows, and how they were
         `written`, if someone wrote them."""
         super().__init__()

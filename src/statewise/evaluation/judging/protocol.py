@@ -39,8 +39,13 @@ VERDICT = re.compile(r"[\W_]*verdict[\W_]*(?:story[\W_]*)?(1|2|equal)[\W_]*", fl
 
 Side = Literal["a", "b"]
 
-NEEDED: Shape = {"story": COUNT, "first": one_of("a", "b"), "repeat": COUNT,
-                 "verdict": Maybe(one_of("a", "b", "equal")), "answer": TEXT}  # fmt: skip
+NEEDED: Shape = {
+    "story": COUNT,
+    "first": one_of("a", "b"),
+    "repeat": COUNT,
+    "verdict": Maybe(one_of("a", "b", "equal")),
+    "answer": TEXT,
+}
 """Fields of a judgement; the verdict is a, b, equal, or None if the answer has none that can be read."""
 
 
@@ -103,9 +108,7 @@ def facts(
 ) -> dict[str, Any]:
     """Settings that must agree for judging to be resumed."""
     asked = hashlib.sha256(instructions.encode()).hexdigest()
-    return {
-        "model": model, "files": checksums, "repeats": repeats, "instructions": asked, "temperature": temperature,
-    }  # fmt: skip
+    return {"model": model, "files": checksums, "repeats": repeats, "instructions": asked, "temperature": temperature}
 
 
 def _question(record: Record) -> Question:
@@ -113,13 +116,7 @@ def _question(record: Record) -> Question:
 
 
 def judge(
-    pairs: Sequence[Pair],
-    reader: Judge,
-    ledger: Ledger,
-    *,
-    repeats: int,
-    jobs: int,
-    instructions: str = INSTRUCTIONS,
+    pairs: Sequence[Pair], reader: Judge, ledger: Ledger, *, repeats: int, jobs: int, instructions: str = INSTRUCTIONS
 ) -> list[Record]:
     """Requests the judgements that the ledger lacks, `jobs` at a time; returns all of them.
 

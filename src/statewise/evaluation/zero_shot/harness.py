@@ -81,12 +81,7 @@ def _made(make: Any, what: str) -> Any:
 
 
 def run(
-    predictor: Predictor,
-    task: RunningText,
-    benchmarks: Benchmarks,
-    *,
-    limit: int | None,
-    batch: int,
+    predictor: Predictor, task: RunningText, benchmarks: Benchmarks, *, limit: int | None, batch: int
 ) -> dict[str, Any]:
     """Evaluates the model on the benchmarks, each on its first `limit` documents (null: all). Returns a report.
 

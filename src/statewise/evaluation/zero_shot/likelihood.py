@@ -79,8 +79,11 @@ def windows(length: int, given: int, context: int) -> Iterator[Window]:
 
 def likelihoods(predictor: Predictor, sequences: Sequence[Asked], batch: int) -> list[Likelihood]:
     """Scores each sequence, in order, `batch` windows at a time (fewer if their logits would be too large)."""
-    passes = [(place, window) for place, asked in enumerate(sequences)
-              for window in windows(len(asked.tokens), asked.given, predictor.context)]  # fmt: skip
+    passes = [
+        (place, window)
+        for place, asked in enumerate(sequences)
+        for window in windows(len(asked.tokens), asked.given, predictor.context)
+    ]
     pieces = np.bincount([place for place, _ in passes], minlength=len(sequences))
     sizes = [len(asked.tokens) - asked.given for asked in sequences]
     nats = [np.zeros(size) for size in sizes]

@@ -112,9 +112,16 @@ class MixtureWorker(Worker):
 
     @torch.no_grad()
     def pairs(
-        self, group: Group, block: Block, output: int, counted: Tensor, log_a: Tensor, log_u: Tensor, log_c: Tensor,
+        self,
+        group: Group,
+        block: Block,
+        output: int,
+        counted: Tensor,
+        log_a: Tensor,
+        log_u: Tensor,
+        log_c: Tensor,
         log_w: Tensor,
-    ) -> list[Tensor] | None:  # fmt: skip
+    ) -> list[Tensor] | None:
         """Adds the loss of one output; returns the gradients of what `mapped` gave. `counted`: (b, r, S)."""
         experts = log_a.shape[:2]
         following = group.next_tokens[block.documents, block.places]

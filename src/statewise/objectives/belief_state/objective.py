@@ -126,9 +126,8 @@ class BeliefState(Objective):
         parts = {name: weight for name, weight in weights.items() if weight}
         factors = torch.stack([weight / counts[name].clamp(min=1) for name, weight in parts.items()])
         totals = pair_loss(
-            self.head, prefix[found.prefix_rows], suffix[found.suffix_rows], found,
-            factors.to(to_float32(prefix).dtype),
-        )  # fmt: skip
+            self.head, prefix[found.prefix_rows], suffix[found.suffix_rows], found, factors.to(to_float32(prefix).dtype)
+        )
         # Cloned: results of a sharded module must not be views.
         return Loss({name: Part(totals[place].clone(), counts[name], parts[name]) for place, name in enumerate(parts)})
 

@@ -50,9 +50,9 @@ def pair_numbers(pairs: Pairs, sampling: Sampling, closed: bool) -> PairNumbers:
         later = within(np.ones_like(own), column, furthest) * own
         earlier = within(prefixes & own, nearest, column) * (column <= to)
         both = within(previous, column, furthest) * own
-        return np.array([
-            (later * following).sum(), (earlier * previous).sum(), (both * (following & prefixes)).sum()
-        ], np.float64)  # fmt: skip
+        return np.array(
+            [(later * following).sum(), (earlier * previous).sum(), (both * (following & prefixes)).sum()], np.float64
+        )
 
     every = np.ones_like(following)
     taken = number(every, first, last, T)

@@ -41,9 +41,16 @@ def pair_loss(head: TextHead, prefix: Tensor, suffix: Tensor, layout: Layout, we
 class _PairLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, kind: type[Worker], head: TextHead, groups: list[Group], weights: Tensor, wanted: bool,
-        prefix: Tensor, suffix: Tensor, *parameters: Tensor,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        kind: type[Worker],
+        head: TextHead,
+        groups: list[Group],
+        weights: Tensor,
+        wanted: bool,
+        prefix: Tensor,
+        suffix: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
         exact = torch.promote_types(prefix.dtype, torch.float32)
         # Gradients of many pairs meet in one place: they are summed in float32, whatever the pairs are computed in.
         states = [torch.zeros_like(part, dtype=exact) for part in (prefix, suffix)] if wanted else []

@@ -339,8 +339,9 @@ class _Host(NamedTuple):
         kept = group[row, start] > 0
         row, start, stop = row[kept], start[kept], stop[kept]
         as_prefix, as_suffix = self.next_targets | self.prefixes, self.next_targets | self.previous_targets
-        prefix_start, suffix_start = (np.maximum(_next_true(mask, T)[row, start], start)
-                                      for mask in (as_prefix, as_suffix))  # fmt: skip
+        prefix_start, suffix_start = (
+            np.maximum(_next_true(mask, T)[row, start], start) for mask in (as_prefix, as_suffix)
+        )
         found = _Stretches(row, start, stop, prefix_start, stop, suffix_start, stop)
         return found.where((prefix_start < stop) & (suffix_start < stop))
 
@@ -403,12 +404,20 @@ class _Host(NamedTuple):
             prefix = own if ending else np.where(opens[row, column], 0, own - 1)
             suffix = np.zeros_like(own) if ending else own
             target = np.full((len(row), 1), symbol)
-            found.append(_Arrays(
-                prefix=prefix[:, None], suffix=suffix[:, None], place=np.zeros_like(target),
-                next_tokens=target, previous_tokens=target,
-                next_targets=following[row, column, None], prefixes=previous[row, column, None],
-                previous_targets=previous[row, column, None], suffixes=np.ones_like(target, bool), by_gap=None,
-            ))  # fmt: skip
+            found.append(
+                _Arrays(
+                    prefix=prefix[:, None],
+                    suffix=suffix[:, None],
+                    place=np.zeros_like(target),
+                    next_tokens=target,
+                    previous_tokens=target,
+                    next_targets=following[row, column, None],
+                    prefixes=previous[row, column, None],
+                    previous_targets=previous[row, column, None],
+                    suffixes=np.ones_like(target, bool),
+                    by_gap=None,
+                )
+            )
         return found
 
 

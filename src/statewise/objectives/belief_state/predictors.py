@@ -168,8 +168,10 @@ class TwoSidedPredictor(BeliefPredictor, GoalScorer):
         if head == "previous":
             self.need_previous()
         sequences = sequences.to(self.device)
-        whole = torch.cat((self.empty().expand(len(sequences), -1, -1),
-                           self.backbone.encode(Batch.plain(sequences)).state[:, :-1]), dim=1)  # fmt: skip
+        whole = torch.cat(
+            (self.empty().expand(len(sequences), -1, -1), self.backbone.encode(Batch.plain(sequences)).state[:, :-1]),
+            dim=1,
+        )
         ending = sequences[:, -count:]
         output = self.side if head == "next" else 1 - self.side
         log_probs = self.outputs(whole[:, -count:], self._behind(ending), output).log_softmax(-1)

@@ -55,9 +55,15 @@ class MLPHead(TextHead):
     """A three-layer ReLU MLP from [f; b] to K V logits (BST, appendix D)."""
 
     def __init__(
-        self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True,
+        self,
+        width: int,
+        hidden: int,
+        vocabulary: int,
+        *,
+        outputs: int = 2,
+        reads_suffix: bool = True,
         init: Init | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`init` None: PyTorch's default, uniform in +-1 / sqrt(inputs)."""
         super().__init__(vocabulary, outputs, reads_suffix)
         self.first = Matrix(2 * width if reads_suffix else width, hidden)
@@ -105,9 +111,16 @@ class GatedHead(TextHead):
     authors' released code."""
 
     def __init__(
-        self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True,
-        init: Init | None = None, norm_eps: float = 1e-5,
-    ) -> None:  # fmt: skip
+        self,
+        width: int,
+        hidden: int,
+        vocabulary: int,
+        *,
+        outputs: int = 2,
+        reads_suffix: bool = True,
+        init: Init | None = None,
+        norm_eps: float = 1e-5,
+    ) -> None:
         """`init` None: `gpt2`."""
         super().__init__(vocabulary, outputs, reads_suffix)
         self.width, self.hidden = width, hidden
@@ -166,9 +179,16 @@ class MixtureHead(TextHead):
     """
 
     def __init__(
-        self, width: int, experts: int, hidden: int | None, vocabulary: int, *, outputs: int = 2,
-        reads_suffix: bool = True, init: Init | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        width: int,
+        experts: int,
+        hidden: int | None,
+        vocabulary: int,
+        *,
+        outputs: int = 2,
+        reads_suffix: bool = True,
+        init: Init | None = None,
+    ) -> None:
         """`init` None: PyTorch's default, uniform in +-1 / sqrt(inputs)."""
         super().__init__(vocabulary, outputs, reads_suffix)
         self.experts, self.hidden = experts, hidden

@@ -75,10 +75,12 @@ class Weighed:
             x, c = (each.signature.slots[next(bits(part))] for part in (each.delete, each.pre))
             if self.expected[place] > 0 and (x[0], c[0]) not in found:
                 found[x[0], c[0]] = Question(
-                    _spelled(c, widths), _spelled(x, widths),
+                    _spelled(c, widths),
+                    _spelled(x, widths),
                     tuple(_spelled(each.signature.slots[slot], widths) for slot in bits(each.add)),
-                    int(self.places[place]), round(float(self.expected[place]), 2),
-                )  # fmt: skip
+                    int(self.places[place]),
+                    round(float(self.expected[place]), 2),
+                )
         return list(found.values())
 
 
@@ -92,8 +94,10 @@ def elementary(windows: Mapping[Signature, Windows], clock: Clock) -> list[Predi
                 if not clock.going_on():
                     clock.cut.append("listing predicates that need not alternate")
                     return found
-                found += [Predicate(signature, 1 << c, add, 1 << x)
-                          for add in smallest_meeting(seen.minimal.get((x, c), ()), x)]  # fmt: skip
+                found += [
+                    Predicate(signature, 1 << c, add, 1 << x)
+                    for add in smallest_meeting(seen.minimal.get((x, c), ()), x)
+                ]
     return found
 
 
@@ -122,14 +126,18 @@ def chosen_elementary(
     begin = weighed = weigh(chosen, left, traces, clock)
     while len(weighed.offered) and weighed.worth.max() >= 1 and clock.going_on():
         # of equals the one with most arguments: what was seen of one object says less about the others
-        best = max(range(len(weighed.offered)),
-                   key=lambda at: (weighed.worth[at], len(weighed.offered[at].signature.sorts)))  # fmt: skip
+        best = max(
+            range(len(weighed.offered)), key=lambda at: (weighed.worth[at], len(weighed.offered[at].signature.sorts))
+        )
         left = list(weighed.offered)
         taken.append(left.pop(best))
         weighed = weigh([*chosen, *taken], left, traces, clock)
     same = {(each.signature, each.add) for each in taken}
-    taken += [each for each, worth in zip(begin.offered, begin.worth)
-              if worth >= 1 and (each.signature, each.add) in same and each not in taken]  # fmt: skip
+    taken += [
+        each
+        for each, worth in zip(begin.offered, begin.worth)
+        if worth >= 1 and (each.signature, each.add) in same and each not in taken
+    ]
     return taken, weighed
 
 
@@ -185,8 +193,10 @@ def with_complements(predicates: Sequence[Predicate]) -> list[Predicate]:
         for pre, add, delete in each.mirrored():
             key = each.signature, add, delete
             by_effect[key] = by_effect.get(key, 0) | pre
-    return [replace(each, delete=each.delete | by_effect.get((each.signature, each.delete, each.add), 0) & ~each.add)
-            for each in predicates]  # fmt: skip
+    return [
+        replace(each, delete=each.delete | by_effect.get((each.signature, each.delete, each.add), 0) & ~each.add)
+        for each in predicates
+    ]
 
 
 def merged(taken: Sequence[Predicate]) -> list[Predicate]:

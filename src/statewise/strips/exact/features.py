@@ -51,8 +51,11 @@ def alternating(
     stays false. Actions without a window have no effect: nothing is known about them."""
     end, found = time.monotonic() + seconds, list(known)
     names = _Names(windows.actions)
-    clauses = [*_alternation(windows, names), *([-names.delete(a)] for a in names.others(windows.seen)),
-               *([-names.add(a)] for a in names.others(windows.seen))]  # fmt: skip
+    clauses = [
+        *_alternation(windows, names),
+        *([-names.delete(a)] for a in names.others(windows.seen)),
+        *([-names.add(a)] for a in names.others(windows.seen)),
+    ]
     clauses += [names.other_than(feature) for feature in known]
 
     def going_on() -> bool:
@@ -81,9 +84,11 @@ class Pricer:
 
     def __init__(self, windows: Windows, kind: str) -> None:
         self.windows, self.names = windows, _Names(windows.actions)
-        self._clauses = {ALTERNATES: lambda: _alternation(windows, self.names),
-                         DELETES_WHAT_HOLDS: lambda: _deletes_what_holds(windows, self.names),
-                         ANY: lambda: _one_effect(self.names)}[kind]()  # fmt: skip
+        self._clauses = {
+            ALTERNATES: lambda: _alternation(windows, self.names),
+            DELETES_WHAT_HOLDS: lambda: _deletes_what_holds(windows, self.names),
+            ANY: lambda: _one_effect(self.names),
+        }[kind]()
         self._at_end: dict[int, list[Clause]] = {}
 
     def smallest(
@@ -136,20 +141,27 @@ class _Names:
 
     def other_than(self, feature: Feature) -> Clause:
         """The clause that excludes a feature."""
-        return [*(-self.delete(a) for a in bits(feature.delete)), *(-self.add(a) for a in bits(feature.add)),
-                *(self.delete(a) for a in self.others(feature.delete)),
-                *(self.add(a) for a in self.others(feature.add))]  # fmt: skip
+        return [
+            *(-self.delete(a) for a in bits(feature.delete)),
+            *(-self.add(a) for a in bits(feature.add)),
+            *(self.delete(a) for a in self.others(feature.delete)),
+            *(self.add(a) for a in self.others(feature.add)),
+        ]
 
     def feature(self, values: Sequence[int]) -> Feature:
         count = self.actions
-        return Feature(sum(1 << a for a in range(count) if values[a] > 0),
-                       sum(1 << a for a in range(count) if values[count + a] > 0))  # fmt: skip
+        return Feature(
+            sum(1 << a for a in range(count) if values[a] > 0),
+            sum(1 << a for a in range(count) if values[count + a] > 0),
+        )
 
 
 def _one_effect(names: _Names) -> list[Clause]:
     """No action both adds and deletes, and some action deletes."""
-    return [*([-names.delete(a), -names.add(a)] for a in range(names.actions)),
-            [names.delete(a) for a in range(names.actions)]]  # fmt: skip
+    return [
+        *([-names.delete(a), -names.add(a)] for a in range(names.actions)),
+        [names.delete(a) for a in range(names.actions)],
+    ]
 
 
 def _deletes_what_holds(windows: Windows, names: _Names) -> list[Clause]:

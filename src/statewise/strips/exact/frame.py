@@ -118,8 +118,9 @@ class Work:
         actions = self.traces.actions
         heads = heads.only(heads.unique())
         heads = heads.only(undominated(heads, self.clock.going_on))
-        kept = heads.only(prune(Candidates.alone(heads), actions, min(PRUNING, self.clock.left()),
-                                stop=self.clock.stop))  # fmt: skip
+        kept = heads.only(
+            prune(Candidates.alone(heads), actions, min(PRUNING, self.clock.left()), stop=self.clock.stop)
+        )
         seen = {action for row in valid_rows(self.traces) for action in row}
         report = self._report(
             {
@@ -144,9 +145,11 @@ class Work:
         folder."""
         learned = LiftedModel(schemas, {})
         model = learned.ground(self.traces.actions)
-        counted = {} if "training_accuracy" in facts else {
-            "training_accuracy": accuracy(Heads.of_model(model), Judge(self.traces))
-        }  # fmt: skip
+        counted = (
+            {}
+            if "training_accuracy" in facts
+            else {"training_accuracy": accuracy(Heads.of_model(model), Judge(self.traces))}
+        )
         learned.report.update(self._report({**facts, **counted}, self.listed.seconds))
         files = self._finish(learned.report)
         if self.folder is not None:
@@ -173,11 +176,15 @@ class Work:
             **facts,
             "method": self.method,
             "settings": {"seconds": self.clock.seconds, **facts.get("settings", {})},
-            "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
-                       "sha256": traces.sha256},
+            "traces": {
+                "count": len(traces),
+                "positive": traces.positives,
+                "longest": traces.longest,
+                "sha256": traces.sha256,
+            },
             "unfinished": list(dict.fromkeys(self.clock.cut + self.clock.too_many)),
             "seconds": round(before + time.monotonic() - self.clock.begun, 2),
-        }  # fmt: skip
+        }
 
 
 def accuracy(heads: Heads, judge: Judge) -> float:

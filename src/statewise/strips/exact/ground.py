@@ -54,13 +54,17 @@ def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
     wider = {each for kind in KINDS[1:] for each in priced[kind]}
     heads, worth = weighed(traces, able, wider, clock)
     work.say(f"{len(heads)} atoms")
-    return work.ground(heads, {
-        "windows": len(windows),
-        "features": len(found.features),
-        "all_features": found.complete,
-        "priced": {kind: len(some) for kind, some in priced.items()},
-        "supported": int((worth >= EVIDENCE).sum()),
-    }, before=work.listed.seconds)  # fmt: skip
+    return work.ground(
+        heads,
+        {
+            "windows": len(windows),
+            "features": len(found.features),
+            "all_features": found.complete,
+            "priced": {kind: len(some) for kind, some in priced.items()},
+            "supported": int((worth >= EVIDENCE).sum()),
+        },
+        before=work.listed.seconds,
+    )
 
 
 def required(windows: Windows, features: Sequence[Feature], clock: Clock) -> dict[Feature, int]:
@@ -85,10 +89,11 @@ def weighed(
     occasions = Occasions.at(traces, features, clock.going_on_a_little())
     swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features], clock.going_on_a_little())
     worth = evidence(features, occasions, swapped)
-    sure = [each.delete & able[each] if value >= EVIDENCE and each not in wider else 0
-            for each, value in zip(features, worth)]  # fmt: skip
-    chosen = preconditions([able[each] for each in features], sure, occasions, support=support,
-                           going_on=clock.going_on)  # fmt: skip
+    sure = [
+        each.delete & able[each] if value >= EVIDENCE and each not in wider else 0
+        for each, value in zip(features, worth)
+    ]
+    chosen = preconditions([able[each] for each in features], sure, occasions, support=support, going_on=clock.going_on)
     if not clock.going_on():
         clock.cut.append("weighing preconditions")
     return as_heads(features, chosen, len(traces.actions)), worth
@@ -107,8 +112,11 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
     if not unexplained:
         return
     if all(len(row) == 1 for row in unexplained):
-        alone = [traces.where(place) for place, (row, label) in enumerate(zip(traces.rows, traces.labels))
-                 if label and len(row) == 1]  # fmt: skip
+        alone = [
+            traces.where(place)
+            for place, (row, label) in enumerate(zip(traces.rows, traces.labels))
+            if label and len(row) == 1
+        ]
         raise Contradiction(
             f"no model explains {counted(len(alone), 'negative trace')} of a single action ({_listed(alone)}): a first "
             "action cannot be rejected, since the initial state is unknown (Definition 1). Leave such traces out, "
@@ -119,9 +127,13 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
     row = traces.rows[places[0]]
     twins = [place for place, (other, label) in enumerate(labelled) if other[: len(other) - label][: len(row)] == row]
     end, count = traces.actions[row[-1]], len(places)
-    why = (f"{traces.where(twins[0])} begins with the same actions, all valid" if twins else
-           "a first action cannot be rejected, since the initial state is unknown (Definition 1)" if len(row) == 1 else
-           f"what happened in the valid traces implies that {end!r} is valid there")  # fmt: skip
+    why = (
+        f"{traces.where(twins[0])} begins with the same actions, all valid"
+        if twins
+        else "a first action cannot be rejected, since the initial state is unknown (Definition 1)"
+        if len(row) == 1
+        else f"what happened in the valid traces implies that {end!r} is valid there"
+    )
     raise Contradiction(
         f"the traces contradict each other: {count} negative {'traces end' if count > 1 else 'trace ends'} in an "
         f"action that the valid ones show to be valid ({_listed([traces.where(place) for place in places])}). "

@@ -36,8 +36,9 @@ def learn_hybrid(
     folder, limit, stop = how.get("folder"), how.get("seconds"), how.get("stop", lambda: False)
     if folder is not None:
         claim(folder, how.get("overwrite", False), resumes=False)
-    trained = learn_neural(traces, settings or Settings(), seconds=limit and limit * TRAINING, stop=stop,
-                           progress=training)  # fmt: skip
+    trained = learn_neural(
+        traces, settings or Settings(), seconds=limit and limit * TRAINING, stop=stop, progress=training
+    )
     left = SECONDS if limit is None else max(1.0, limit - trained.report["seconds"])
     how["seconds"] = left
     return from_trained(trained, traces, **how)
@@ -55,6 +56,8 @@ def from_trained(trained: Learned, traces: Traces, **how: Unpack[How]) -> Learne
 
 def effects_of(heads: Heads) -> list[Feature]:
     """The distinct effects of heads that delete."""
-    found = (Feature(*(sum(1 << int(action) for action in np.flatnonzero(part)) for part in parts))
-             for parts in zip(heads.delete, heads.add))  # fmt: skip
+    found = (
+        Feature(*(sum(1 << int(action) for action in np.flatnonzero(part)) for part in parts))
+        for parts in zip(heads.delete, heads.add)
+    )
     return sorted({each for each in found if each.delete})

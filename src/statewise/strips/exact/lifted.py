@@ -76,26 +76,31 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
         best = _chosen(found, windows, traces, clock)
     # predicates of some traces may reject others, so the accuracy is counted unless all were read
     accuracy = {} if READING in clock.cut else {"training_accuracy": best.accuracy}
-    return work.lifted(as_schemas(best.predicates, traces.actions), {
-        "settings": {"arity": arity},
-        "offered": len(found),
-        "by_arity": counts,
-        "predicates": len(best.predicates),
-        "not_alternating": best.elementary,
-        **accuracy,
-        "open": [question._asdict() for question in best.questions],
-        "assumed": assumed(traces, max(counts, default=arity)),
-        "few_objects": few_objects(traces.actions),
-    })  # fmt: skip
+    return work.lifted(
+        as_schemas(best.predicates, traces.actions),
+        {
+            "settings": {"arity": arity},
+            "offered": len(found),
+            "by_arity": counts,
+            "predicates": len(best.predicates),
+            "not_alternating": best.elementary,
+            **accuracy,
+            "open": [question._asdict() for question in best.questions],
+            "assumed": assumed(traces, max(counts, default=arity)),
+            "few_objects": few_objects(traces.actions),
+        },
+    )
 
 
 def assumed(traces: Traces, arity: int) -> str:
     """What the schemas rest on beside the traces. The states are not seen: these do not say where the traces begin."""
     begins = len({row[0] for row, label in zip(traces.rows, traces.labels) if len(row) > label})
     absent = "never happened" if not sum(traces.labels) else "never happened, or explains the negative ones,"
-    return (f"what the model forbids {absent} in these {counted(len(traces), 'trace')}, which begin with "
-            f"{counted(begins, 'different action')}: if they do not begin in all kinds of states, such as every level "
-            f"of what runs out, it may happen from others. Schemas have {kind_of_schemas(arity)}")  # fmt: skip
+    return (
+        f"what the model forbids {absent} in these {counted(len(traces), 'trace')}, which begin with "
+        f"{counted(begins, 'different action')}: if they do not begin in all kinds of states, such as every level "
+        f"of what runs out, it may happen from others. Schemas have {kind_of_schemas(arity)}"
+    )
 
 
 def few_objects(actions: Sequence[str]) -> list[list[str]]:
@@ -163,9 +168,15 @@ def _chosen(found: Sequence[Predicate], windows: Mapping[Signature, Windows], tr
     missed = float((~_catches(taken, traces.actions, judge).any(0)).sum())
     kept = [each for each in taken if each not in more] + merged(more)
     first = {id(each): place for place, each in enumerate(kept)}
-    kept = [each for each in kept
-            if not any(other.covers(each) and (not each.covers(other) or first[id(other)] < first[id(each)])
-                       for other in kept if other is not each)]  # fmt: skip
+    kept = [
+        each
+        for each in kept
+        if not any(
+            other.covers(each) and (not each.covers(other) or first[id(other)] < first[id(each)])
+            for other in kept
+            if other is not each
+        )
+    ]
     return _Chosen(kept, len(merged(more)), 1 - missed / len(traces), weighed.questions(traces.actions))
 
 
@@ -185,8 +196,10 @@ def _catches(predicates: Sequence[Predicate], actions: Sequence[str], judge: Jud
     """[P, N] whether each predicate rejects the last action of each negative trace."""
     if not predicates:
         return np.zeros((0, len(judge.labels)), dtype=bool)
-    blocks = [_candidates(predicates[first : first + AT_ONCE], actions).verdicts(judge)[1]
-              for first in range(0, len(predicates), AT_ONCE)]  # fmt: skip
+    blocks = [
+        _candidates(predicates[first : first + AT_ONCE], actions).verdicts(judge)[1]
+        for first in range(0, len(predicates), AT_ONCE)
+    ]
     return np.concatenate(blocks)
 
 

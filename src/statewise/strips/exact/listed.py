@@ -19,8 +19,14 @@ from statewise.strips.model.learned import read_checkpoint, write_checkpoint
 from statewise.strips.trace_data.random_traces import Traces
 
 FORMAT = 2
-_FEATURE = Leaf("two numbers in hexadecimal", lambda value: isinstance(value, list) and len(value) == 2
-                and all(isinstance(part, str) and re.fullmatch("0x[0-9a-f]+", part) for part in value))  # fmt: skip
+_FEATURE = Leaf(
+    "two numbers in hexadecimal",
+    lambda value: (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(part, str) and re.fullmatch("0x[0-9a-f]+", part) for part in value)
+    ),
+)
 PROGRESS: Shape = {"seconds": AMOUNT, "listed": {...: [_FEATURE]}}
 """What `Listed.write` adds to `learned.CHECKPOINT`: the features by what they are of, as the actions that delete and
 those that add."""

@@ -55,6 +55,8 @@ def fitted(
         return Fit(support, heads, len(windows), len(able), tuple(clock.cut), accuracy(heads, judge))
 
     best, tried = best_fit(work, "ground atoms", fit)
-    return work.ground(best.model, {
-        "windows": best.windows, **tried, "features": best.offered, **(facts or {}),
-    }, before=before + work.listed.seconds)  # fmt: skip
+    return work.ground(
+        best.model,
+        {"windows": best.windows, **tried, "features": best.offered, **(facts or {})},
+        before=before + work.listed.seconds,
+    )

@@ -38,8 +38,10 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
     of_slots = [each for wanted in range(arity + 1) for each in signatures(traces.actions, wanted)]
     work = Work("exact", traces, how)
     work.claim(resumes=True, lifted=True)
-    holders = {each: slot_holders(each, traces.actions, traces, lambda rows: work.clock.reading(rows, 0.2))
-               for each in of_slots}  # fmt: skip
+    holders = {
+        each: slot_holders(each, traces.actions, traces, lambda rows: work.clock.reading(rows, 0.2))
+        for each in of_slots
+    }
     judge = Judge(traces)
 
     def fit(support: int, seconds: float) -> Fit[list[Predicate]]:
@@ -50,15 +52,18 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
         return Fit(support, kept, windows, len(found), tuple(clock.cut), right)
 
     best, tried = best_fit(work, "schemas", fit)
-    return work.lifted(as_schemas(best.model, traces.actions), {
-        "settings": {"arity": arity},
-        "offered": best.offered,
-        "predicates": len(best.model),
-        "windows": best.windows,
-        **tried,
-        "training_accuracy": best.accuracy,
-        "few_objects": few_objects(traces.actions),
-    })  # fmt: skip
+    return work.lifted(
+        as_schemas(best.model, traces.actions),
+        {
+            "settings": {"arity": arity},
+            "offered": best.offered,
+            "predicates": len(best.model),
+            "windows": best.windows,
+            **tried,
+            "training_accuracy": best.accuracy,
+            "few_objects": few_objects(traces.actions),
+        },
+    )
 
 
 def able_predicates(
@@ -72,8 +77,9 @@ def able_predicates(
     for signature, of_pair in holders.items():
         windows = Windows.supported(len(signature.slots), of_pair, support)
         count += len(windows)
-        features, complete = listed.alternating(signature, windows, support=support, seconds=clock.left() / 2,
-                                                stop=clock.stop)  # fmt: skip
+        features, complete = listed.alternating(
+            signature, windows, support=support, seconds=clock.left() / 2, stop=clock.stop
+        )
         if not complete and len(features) < MOST:
             clock.cut.append("listing the alternating predicates")
         found += distinct_predicates(signature, windows, features, little)
@@ -85,8 +91,9 @@ def with_preconditions(found: Sequence[Predicate], traces: Traces, clock: Clock,
     those that nothing requires."""
     required = [0] * len(found)
     for literals, occasions in schema_occasions(found, traces, clock.going_on_a_little()):
-        chosen = preconditions([1] * len(literals), [0] * len(literals), occasions, support=support,
-                               going_on=clock.going_on)  # fmt: skip
+        chosen = preconditions(
+            [1] * len(literals), [0] * len(literals), occasions, support=support, going_on=clock.going_on
+        )
         for (owner, slot), taken in zip(literals, chosen):
             required[owner] |= taken << slot
     if not clock.going_on():

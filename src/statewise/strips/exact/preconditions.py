@@ -60,8 +60,10 @@ class Occasions:
 
     def excluded(self) -> np.ndarray:
         """[F] the number of valid actions before which each atom is known to be false."""
-        blocks = [self.of(np.arange(first, min(first + 64, len(self.false)))) @ self.times
-                  for first in range(0, len(self.false), 64)]  # fmt: skip
+        blocks = [
+            self.of(np.arange(first, min(first + 64, len(self.false)))) @ self.times
+            for first in range(0, len(self.false), 64)
+        ]
         return np.concatenate([np.zeros(0, dtype=np.int64), *blocks])
 
     @classmethod
@@ -138,8 +140,11 @@ def _of_action(
     weights = false.astype(np.float32)
     while True:
         excluded, among = weights @ left.astype(np.float32), weights @ own.astype(np.float32)
-        gain = (bits_to_code(own.sum(), left.sum()) - bits_to_code(own.sum() - among, left.sum() - excluded)
-                - bits_to_code(among, excluded))  # fmt: skip
+        gain = (
+            bits_to_code(own.sum(), left.sum())
+            - bits_to_code(own.sum() - among, left.sum() - excluded)
+            - bits_to_code(among, excluded)
+        )
         best = int(np.argmax(gain))
         if gain[best] < price:
             break

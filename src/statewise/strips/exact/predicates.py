@@ -45,16 +45,14 @@ class Predicate:
         for order in permutations(range(len(sorts))):
             if tuple(sorts[at] for at in order) == sorts:
                 moved = [number[schema, tuple(places[at] for at in order)] for schema, places in self.signature.slots]
-                found.add(tuple(sum(1 << moved[slot] for slot in bits(part))
-                                for part in (self.pre, self.add, self.delete)))  # fmt: skip
+                found.add(
+                    tuple(sum(1 << moved[slot] for slot in bits(part)) for part in (self.pre, self.add, self.delete))
+                )
         return found  # type: ignore[return-value]
 
 
 def distinct_predicates(
-    signature: Signature,
-    windows: Windows,
-    features: Iterable[Feature],
-    going_on: Callable[[], bool] = lambda: True,
+    signature: Signature, windows: Windows, features: Iterable[Feature], going_on: Callable[[], bool] = lambda: True
 ) -> list[Predicate]:
     """Alternating features of the slots of a signature as predicates that can reject something, without mirror images,
     each with all that it can be required by; those before `going_on()` says no."""

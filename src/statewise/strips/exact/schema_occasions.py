@@ -67,10 +67,12 @@ def schema_occasions(
 def distinct_rows(known: np.ndarray, head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which of the heads `head` [G, L] of G actions are known to be false in the states `known` [S, ceil(H / 8)], as
     packed bits: [U, ceil(L / 8)] the distinct rows, and [S, G] the row of each state and action."""
-    rows = np.concatenate([
-        np.packbits(np.unpackbits(known[begin : begin + BLOCK], axis=1)[:, head], axis=2)
-        for begin in range(0, len(known), BLOCK)
-    ])  # fmt: skip
+    rows = np.concatenate(
+        [
+            np.packbits(np.unpackbits(known[begin : begin + BLOCK], axis=1)[:, head], axis=2)
+            for begin in range(0, len(known), BLOCK)
+        ]
+    )
     flat = rows.reshape(-1, rows.shape[2])
     first, where = distinct(flat)
     return flat[first], where.reshape(rows.shape[:2])

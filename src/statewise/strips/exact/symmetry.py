@@ -49,8 +49,10 @@ def symmetries(actions: Sequence[str], most: int = MOST) -> list[Renaming]:
         maps = [{old: new for group, order in zip(groups, each) for old, new in zip(group, order)} for each in orders]
     else:
         rng = np.random.default_rng(0)
-        maps = swaps + [{old: new for group in groups for old, new in zip(group, rng.permutation(group).tolist())}
-                        for _ in range(most - len(swaps))]  # fmt: skip
+        maps = swaps + [
+            {old: new for group in groups for old, new in zip(group, rng.permutation(group).tolist())}
+            for _ in range(most - len(swaps))
+        ]
     number = {name: place for place, name in enumerate(actions)}
     found: dict[Renaming, None] = {}
     for each in maps:

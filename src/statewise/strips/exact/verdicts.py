@@ -48,9 +48,18 @@ FORMAT = "statewise seen windows 2"
 EARLIER = "statewise seen windows 1"
 """Without constants, and without the actions that happened."""
 _WINDOWS: Shape = {"signatures": [[ANYTHING]], "windows": [[ANYTHING]]}
-SHAPE: Shape = {"format": one_of(FORMAT), "actions": [TEXT], "arity": COUNT, "lifted": FLAG,
-                "signatures": [[ANYTHING]], "windows": [[ANYTHING]], "negatives": [[[ANYTHING]]],
-                "happened": [TEXT], "ends": [[[COUNT]]], "constants": {...: _WINDOWS}}  # fmt: skip
+SHAPE: Shape = {
+    "format": one_of(FORMAT),
+    "actions": [TEXT],
+    "arity": COUNT,
+    "lifted": FLAG,
+    "signatures": [[ANYTHING]],
+    "windows": [[ANYTHING]],
+    "negatives": [[[ANYTHING]]],
+    "happened": [TEXT],
+    "ends": [[[COUNT]]],
+    "constants": {...: _WINDOWS},
+}
 _SET = Leaf("a hexadecimal number", lambda value: isinstance(value, str) and bool(re.fullmatch("0x[0-9a-f]+", value)))
 
 Pair = tuple[int, int, int]
@@ -78,10 +87,15 @@ def kind_of_schemas(arity: int, constants: Sequence[str] = ()) -> str:
     """What schemas have of which something is certain, if predicates have at most `arity` arguments, and one of these
     objects may be a constant."""
     named = " or ".join(constants) if len(constants) <= 3 else f"any of {len(constants)}"
-    also = (f"except that one object ({named}) may be a constant in predicates of at most {arity - 1}" if constants else
-            "no constants")  # fmt: skip
-    return (f"predicates of at most {counted(arity, 'argument')}, which are different arguments of the action, {also}, "
-            "and no negative or equality preconditions")  # fmt: skip
+    also = (
+        f"except that one object ({named}) may be a constant in predicates of at most {arity - 1}"
+        if constants
+        else "no constants"
+    )
+    return (
+        f"predicates of at most {counted(arity, 'argument')}, which are different arguments of the action, {also}, "
+        "and no negative or equality preconditions"
+    )
 
 
 def apart(action: str, constant: str) -> str:
@@ -156,8 +170,10 @@ class Seen:
             raise ValueError("constants are those of schemas, and this model was learned without --lifted")
         for name in wanted:
             if name not in self.constants:
-                raise ValueError(f"{name!r} is not an object of the training traces: these have "
-                                 + (", ".join(self.constants) or "none"))  # fmt: skip
+                raise ValueError(
+                    f"{name!r} is not an object of the training traces: these have "
+                    + (", ".join(self.constants) or "none")
+                )
         return replace(self, constants={name: self.constants[name] for name in wanted})
 
     def verdict(self, names: Sequence[str]) -> Verdict:
@@ -166,8 +182,10 @@ class Seen:
         first: int | None = None
         end, why = self._unfitting(names)
         supposed = _Supposed(self, names[:end])
-        constants = {constant: _Supposed(seen, [apart(name, constant) for name in names[:end]])
-                     for constant, seen in self.constants.items()}  # fmt: skip
+        constants = {
+            constant: _Supposed(seen, [apart(name, constant) for name in names[:end]])
+            for constant, seen in self.constants.items()
+        }
         contradicted: dict[Trace, set[str]] = {}
         for step in range(end):
             new = supposed.next()
@@ -419,8 +437,9 @@ class Seen:
                 constants[name] = cls(known, mine, content["arity"] - 1, minimal)
         except ValueError as error:
             raise ValueError(f"{path}: damaged: {error}") from None
-        return cls(actions, lifted, content["arity"], windows, negatives, frozenset(content["happened"]), ends,
-                   constants)  # fmt: skip
+        return cls(
+            actions, lifted, content["arity"], windows, negatives, frozenset(content["happened"]), ends, constants
+        )
 
 
 class _Supposed:

@@ -58,8 +58,10 @@ class Heads:
         def as_bits(column: np.ndarray) -> int:
             return sum(1 << int(place) for place in np.flatnonzero(column))
 
-        made = (Action(name, *(as_bits(each[:, at]) for each in (self.pre, self.add, self.delete)))
-                for at, name in enumerate(actions))  # fmt: skip
+        made = (
+            Action(name, *(as_bits(each[:, at]) for each in (self.pre, self.add, self.delete)))
+            for at, name in enumerate(actions)
+        )
         return ActionModel(tuple(names or (f"p{number}" for number in range(len(self)))), tuple(made))
 
     def only(self, places: np.ndarray | Sequence[int]) -> Heads:

@@ -42,13 +42,12 @@ from statewise.strips.model.schemas import Schema
 REPORT: Shape = {"best_restart": COUNT}
 """What the plots read from report.json."""
 _ATTEMPT: Shape = {
-    **dict.fromkeys(("number", "best_step", "streak", "steps"), COUNT), "accuracy": NUMBER, "best": NUMBER,
+    **dict.fromkeys(("number", "best_step", "streak", "steps"), COUNT),
+    "accuracy": NUMBER,
+    "best": NUMBER,
     "end": TEXT,
-}  # fmt: skip
-CHECKPOINT: Shape = {
-    "settings": {},
-    "progress": {"results": [_ATTEMPT], "log": [ANYTHING], "seconds": NUMBER},
 }
+CHECKPOINT: Shape = {"settings": {}, "progress": {"results": [_ATTEMPT], "log": [ANYTHING], "seconds": NUMBER}}
 """The state of an interrupted learning run."""
 _LITERALS: Shape = [[ANYTHING]]
 SCHEMAS: Shape = {...: dict.fromkeys(("pre", "add", "delete"), _LITERALS)}
@@ -245,10 +244,12 @@ def write_schemas(
 def schemas_as_json(schemas: Mapping[str, Schema]) -> bytes:
     """The content of `schemas.json`."""
     content = {
-        name: {which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
-               for which in ("pre", "add", "delete")}
+        name: {
+            which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
+            for which in ("pre", "add", "delete")
+        }
         for name, schema in schemas.items()
-    }  # fmt: skip
+    }
     return json_bytes(content)
 
 
@@ -271,10 +272,14 @@ def schemas_of(content: dict[str, Any], path: Path) -> dict[str, Schema]:
         if not literal:
             raise ValueError(f"{path}: a literal is empty: it must begin with its predicate")
     return {
-        name: Schema(*(frozenset((literal[0], tuple(literal[1:])) for literal in schema[which])
-                       for which in ("pre", "add", "delete")))
+        name: Schema(
+            *(
+                frozenset((literal[0], tuple(literal[1:])) for literal in schema[which])
+                for which in ("pre", "add", "delete")
+            )
+        )
         for name, schema in content.items()
-    }  # fmt: skip
+    }
 
 
 def write_checkpoint(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:

@@ -62,9 +62,9 @@ class ActionModel:
                 raise ValueError(f"the {kind} {twice!r} occurs twice")
 
     @classmethod
-    def of(cls, atoms: Sequence[str], actions: Mapping[str, tuple[Iterable[str], Iterable[str], Iterable[str]]]) -> (
-        ActionModel
-    ):  # fmt: skip
+    def of(
+        cls, atoms: Sequence[str], actions: Mapping[str, tuple[Iterable[str], Iterable[str], Iterable[str]]]
+    ) -> ActionModel:
         """From names: for each action its preconditions, adds and deletes. Raises `ValueError` for an unknown atom."""
         bit = {name: 1 << place for place, name in enumerate(atoms)}
 
@@ -179,8 +179,11 @@ class ActionModel:
         and `theirs` are what it calls the two sides."""
         missing, more = self.unseen(names), sorted(set(self.names) - set(names))
         if missing or more:
-            parts = [f"{who} has no {', '.join(map(repr, which[:3]))}{' ...' if which[3:] else ''}"
-                     for who, which in ((mine, missing), (theirs, more)) if which]  # fmt: skip
+            parts = [
+                f"{who} has no {', '.join(map(repr, which[:3]))}{' ...' if which[3:] else ''}"
+                for who, which in ((mine, missing), (theirs, more))
+                if which
+            ]
             raise ValueError(f"the two models have different actions: {'; '.join(parts)}")
         return ActionModel(self.atoms, tuple(self.actions[self.number[name]] for name in names))
 

@@ -16,12 +16,23 @@ def wrapped(before: str, names: Sequence[str], width: int, indent: int = 0) -> l
     the first are indented."""
     blank = "\N{NO-BREAK SPACE}"
     text = before.replace(" ", blank) + ", ".join(name.replace(" ", blank) for name in names)
-    lines = textwrap.wrap(widened(text), max(width, indent + 1), break_long_words=False, break_on_hyphens=False,
-                          subsequent_indent=" " * indent)  # fmt: skip
+    lines = textwrap.wrap(
+        widened(text),
+        max(width, indent + 1),
+        break_long_words=False,
+        break_on_hyphens=False,
+        subsequent_indent=" " * indent,
+    )
     return [narrowed(line).replace(blank, " ") for line in lines]
 
 
 def literal_lines(name: str, parts: Sequence[tuple[str, Sequence[str]]], width: int) -> list[str]:
     """An action's name, and below it a line each for what it requires, adds and deletes."""
-    return [name, *(line for title, names in parts
-                    for line in wrapped(f"  {title}  ", list(names) or ["-"], width, len(title) + 4))]  # fmt: skip
+    return [
+        name,
+        *(
+            line
+            for title, names in parts
+            for line in wrapped(f"  {title}  ", list(names) or ["-"], width, len(title) + 4)
+        ),
+    ]

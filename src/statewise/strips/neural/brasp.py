@@ -155,9 +155,13 @@ def _head(model: ActionModel, place: int, atom: str) -> Iterator[Operation]:
     yield PositionWise(key, one_of([action.add | action.delete for action in model.actions]))  # equation 3
     yield PositionWise(value, one_of([action.delete for action in model.actions]))  # equation 4
     yield Attention(
-        f"Y_{atom}", "rightmost", "before",
-        lambda i, j: i[query] & j[key], lambda i, j: j[value], lambda at: np.array(False),
-    )  # fmt: skip  # equation 5
+        f"Y_{atom}",
+        "rightmost",
+        "before",
+        lambda i, j: i[query] & j[key],
+        lambda i, j: j[value],
+        lambda at: np.array(False),
+    )  # equation 5
 
 
 def _any(at: Vectors, names: Sequence[str]) -> np.ndarray:

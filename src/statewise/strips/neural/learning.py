@@ -75,8 +75,14 @@ def learn_neural(
     from statewise.strips.neural.restarts import Restarts
 
     width = settings.atoms or auto_atoms(len(traces.actions))
-    group = Restarts(traces, (width, len(traces.actions)), settings.restarts, seed=settings.seed, batch=settings.batch,
-                     learning_rate=settings.learning_rate)  # fmt: skip
+    group = Restarts(
+        traces,
+        (width, len(traces.actions)),
+        settings.restarts,
+        seed=settings.seed,
+        batch=settings.batch,
+        learning_rate=settings.learning_rate,
+    )
     work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary())
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": traces.sha256}
     if folder is not None:
@@ -136,9 +142,11 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     every = Heads.of_theta(work.theta)
     offered = Candidates.alone(every.only(every.unique()))
     pooled = pool(offered, judge, noise=settings.noise) if settings.pool is not False else None
-    use = pooled is not None and len(pooled.heads) > 0 and (
-        settings.pool or pooled.accuracy >= work.results[best].accuracy
-    )  # fmt: skip
+    use = (
+        pooled is not None
+        and len(pooled.heads) > 0
+        and (settings.pool or pooled.accuracy >= work.results[best].accuracy)
+    )
     chosen = pooled.heads if use and pooled is not None else alone
     chosen = chosen.only(chosen.unique())
     chosen = chosen.only(undominated(chosen))
@@ -147,8 +155,12 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     report = {
         "method": "neural",
         "settings": asdict(settings),
-        "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
-                   "sha256": traces.sha256},
+        "traces": {
+            "count": len(traces),
+            "positive": traces.positives,
+            "longest": traces.longest,
+            "sha256": traces.sha256,
+        },
         "actions": len(traces.actions),
         "heads": width,
         "restarts": [asdict(each) for each in work.results],
@@ -162,16 +174,22 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
         "seconds": round(work.seconds, 2),
         "seconds_of_pooling": round(time.monotonic() - began, 2),
         "log": work.log,
-    }  # fmt: skip
+    }
     return Learned(pruned.model(traces.actions), work.theta, report)
 
 
 def _described(pooled: Pool | None, offered: int) -> dict[str, Any] | None:
     if pooled is None:
         return None
-    return {"offered": offered, "sound": pooled.sound, "supported": pooled.supported,
-            "chosen": len(pooled.chosen), "negatives_caught": pooled.caught,
-            "training_accuracy": pooled.accuracy, "cover_proven": pooled.proven}  # fmt: skip
+    return {
+        "offered": offered,
+        "sound": pooled.sound,
+        "supported": pooled.supported,
+        "chosen": len(pooled.chosen),
+        "negatives_caught": pooled.caught,
+        "training_accuracy": pooled.accuracy,
+        "cover_proven": pooled.proven,
+    }
 
 
 def _save_checkpoint(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:

@@ -72,8 +72,10 @@ def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[s
     for action in actions:
         schema, objects = arguments(action)
         if arity.setdefault(schema, len(objects)) != len(objects):
-            raise ValueError(f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments, "
-                             f"as in {action!r}: rename one of them, or omit --lifted")  # fmt: skip
+            raise ValueError(
+                f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments, "
+                f"as in {action!r}: rename one of them, or omit --lifted"
+            )
         for position, name in enumerate(objects):
             parent[root((schema, position))] = root(("object", name))
     numbers: dict[Any, int] = {}
@@ -156,8 +158,12 @@ class Space:
         actions = self.places.shape[1]
         stacked = np.concatenate(theta) if theta else np.zeros((0, actions, 3), dtype=bool)
         every = np.array([3 * len(self.predicates[number].uses) for number, _ in weights], dtype=np.int64)
-        return Candidates(Heads.of_theta(stacked.astype(np.float32)), np.array(group, dtype=np.int64),
-                          np.array(size, dtype=np.int64), every)  # fmt: skip
+        return Candidates(
+            Heads.of_theta(stacked.astype(np.float32)),
+            np.array(group, dtype=np.int64),
+            np.array(size, dtype=np.int64),
+            every,
+        )
 
 
 def learn_lifted(
@@ -188,8 +194,15 @@ def learn_lifted(
     from statewise.strips.neural.restarts import Restarts
 
     space = Space(traces.actions, copies or COPIES)
-    group = Restarts(traces, (int(space.first[-1]),), settings.restarts, seed=settings.seed, batch=settings.batch,
-                     learning_rate=settings.learning_rate, places=space.places)  # fmt: skip
+    group = Restarts(
+        traces,
+        (int(space.first[-1]),),
+        settings.restarts,
+        seed=settings.seed,
+        batch=settings.batch,
+        learning_rate=settings.learning_rate,
+        places=space.places,
+    )
     judge = Judge(traces)
     results = [Attempt(number) for number in range(settings.restarts)]
     library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}

@@ -206,8 +206,13 @@ def _solve(
     constraints = [LinearConstraint(needs, 1, np.inf)]
     if count is not None:
         constraints.append(LinearConstraint(np.ones((1, len(cost))), count, count))
-    found = milp(cost, constraints=constraints, integrality=np.ones(len(cost)), bounds=Bounds(0, 1),
-                 options={"time_limit": seconds, "mip_rel_gap": 0.0})  # fmt: skip
+    found = milp(
+        cost,
+        constraints=constraints,
+        integrality=np.ones(len(cost)),
+        bounds=Bounds(0, 1),
+        options={"time_limit": seconds, "mip_rel_gap": 0.0},
+    )
     return (None if found.x is None else np.flatnonzero(found.x > 0.5)), found.status == 0
 
 

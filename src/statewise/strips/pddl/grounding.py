@@ -154,8 +154,11 @@ def _goal(task: Task, constant: Truth) -> Conjunction:
     if len(parts) == 1:
         return parts[0]
     if len(simple) != 1:
-        raise NotStrips("the goal is not a conjunction of atoms and negated atoms: it cannot be grounded to STRIPS",
-                        task.goal_line, False)  # fmt: skip
+        raise NotStrips(
+            "the goal is not a conjunction of atoms and negated atoms: it cannot be grounded to STRIPS",
+            task.goal_line,
+            False,
+        )
     return simple.pop()
 
 
@@ -225,8 +228,10 @@ def _possible(task: Task, condition: Condition, binding: dict[str, str], value: 
     if isinstance(condition, Equal):
         return (binding.get(condition.left, condition.left) == binding.get(condition.right, condition.right)) == value
     if isinstance(condition, Quantified):
-        results = (_possible(task, condition.part, inner, value, truth)
-                   for inner in bindings(task, condition.variables, binding))  # fmt: skip
+        results = (
+            _possible(task, condition.part, inner, value, truth)
+            for inner in bindings(task, condition.variables, binding)
+        )
         return all(results) if condition.for_all == value else any(results)
     results = (_possible(task, each, binding, value, truth) for each in condition.parts)
     return all(results) if isinstance(condition, Every) == value else any(results)
@@ -259,8 +264,10 @@ def _variants(task: Task, instance: Instance, truth: Truth) -> Iterator[_Variant
     except _TooMany:
         raise NotStrips(
             f"the action {name!r} has so many disjunctions or conditional effects that it would become more than "
-            f"{MOST_VARIANTS:,} STRIPS actions", operator.line, True
-        ) from None  # fmt: skip
+            f"{MOST_VARIANTS:,} STRIPS actions",
+            operator.line,
+            True,
+        ) from None
     for number, (pre, made) in enumerate(cases):
         effects: dict[Atom, bool] = {}
         for atom, value in always | made:

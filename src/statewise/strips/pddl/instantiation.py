@@ -148,8 +148,9 @@ class _Rule:
         self.statics = [atom for atom in atoms if atom[0] in join.static]
         self.fluents = [atom for atom in atoms if atom[0] not in join.static]
         pairs = [(each.part, False) if isinstance(each, Not) else (each, True) for each in required]
-        self.pairs = [(self._term(each.left), self._term(each.right), wanted)
-                      for each, wanted in pairs if isinstance(each, Equal)]  # fmt: skip
+        self.pairs = [
+            (self._term(each.left), self._term(each.right), wanted) for each, wanted in pairs if isinstance(each, Equal)
+        ]
         self.plans = {place: self._plan(place) for place in (range(len(self.fluents)) if self.fluents else [None])}
         for predicate in dict.fromkeys(atom[0] for atom in self.fluents):
             join.triggers.setdefault(predicate, []).append(self)
@@ -190,8 +191,9 @@ class _Rule:
             else:
                 binds[term] = at
         bound |= set(binds)
-        made = _Step(atom[0], tuple(positions), tuple(key),
-                     (*((at, parameter) for parameter, at in binds.items()), *same))  # fmt: skip
+        made = _Step(
+            atom[0], tuple(positions), tuple(key), (*((at, parameter) for parameter, at in binds.items()), *same)
+        )
         self.join.table(atom[0], made.positions)
         return self._with_tests(made, set(binds), bound)
 

@@ -35,10 +35,22 @@ OF_PROBLEM = ("problem", ":domain", ":requirements", ":objects", ":init", ":goal
 CONDITIONS = {
     **dict.fromkeys(("<", ">", "<=", ">=", "+", "-", "*", "/"), "numeric conditions"),
     "preference": "preferences",
-    **dict.fromkeys(("always", "sometime", "within", "at-most-once", "sometime-after", "sometime-before",
-                     "always-within", "hold-during", "hold-after"), "trajectory constraints"),
+    **dict.fromkeys(
+        (
+            "always",
+            "sometime",
+            "within",
+            "at-most-once",
+            "sometime-after",
+            "sometime-before",
+            "always-within",
+            "hold-during",
+            "hold-after",
+        ),
+        "trajectory constraints",
+    ),
     **dict.fromkeys(("over", "start", "end"), "time"),
-}  # fmt: skip
+}
 """Conditions without an equivalent in STRIPS."""
 
 COSTS = ("increase", "decrease", "assign", "scale-up", "scale-down")
@@ -201,8 +213,11 @@ def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_
             for word, of in types.typed(text, section[1:]):
                 before, where = declared.setdefault(word, (of, f"{text.path}:{word.line}"))
                 if before != of:
-                    text.fail(word, f"the object {str(word)!r} is of the type {_either_of(of)} here, and of "
-                                    f"{_either_of(before)} at {where}: declare it once")  # fmt: skip
+                    text.fail(
+                        word,
+                        f"the object {str(word)!r} is of the type {_either_of(of)} here, and of "
+                        f"{_either_of(before)} at {where}: declare it once",
+                    )
                 objects[str(word)] = types.above(of)
     for section in domain.sections(":functions"):
         functions |= {_head(domain, each) for each in section[1:] if isinstance(each, Group)}
@@ -285,8 +300,11 @@ class _Text:
                 self.fail(section, f"{SECTIONS[name]} ({name}) cannot be grounded to STRIPS")
             if name not in allowed:
                 near = suggestion(name, allowed)
-                self.fail(section, f"({name} ...) is not a section of a {allowed[0]} that can be read: "
-                                   f"{near}there are {', '.join(allowed)}")  # fmt: skip
+                self.fail(
+                    section,
+                    f"({name} ...) is not a section of a {allowed[0]} that can be read: "
+                    f"{near}there are {', '.join(allowed)}",
+                )
 
     def sections(self, name: str) -> list[Group]:
         """The sections of this name."""
@@ -515,8 +533,9 @@ class _Reader:
             self.text.fail(group, f"the predicate {name!r} is not declared")
         places = self.known.predicates[name]
         if len(group) - 1 != len(places):
-            self.text.fail(group, f"{_spelled(group)}: the predicate {name!r} has {len(places)} arguments, "
-                                  f"not {len(group) - 1}")  # fmt: skip
+            self.text.fail(
+                group, f"{_spelled(group)}: the predicate {name!r} has {len(places)} arguments, not {len(group) - 1}"
+            )
         terms = tuple(self._term(each, scope) for each in group[1:])
         for term, wanted in zip(terms, places):
             of = scope[term] if term in scope else self.known.objects[term]

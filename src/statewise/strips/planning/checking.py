@@ -31,11 +31,18 @@ class Checked:
         is invalid at its last action. The share of no traces is 1."""
         decided = [each.outcome != "undecided" for each in self.verdicts]
         labelled = list(zip(self.traces.rows, self.traces.labels, self.verdicts))
-        right = [each.outcome == "invalid" and each.step == len(row) - 1 if label else each.outcome == "valid"
-                 for row, label, each in labelled if each.outcome != "undecided"]  # fmt: skip
+        right = [
+            each.outcome == "invalid" and each.step == len(row) - 1 if label else each.outcome == "valid"
+            for row, label, each in labelled
+            if each.outcome != "undecided"
+        ]
         of = {label: [one for one, other in zip(decided, self.traces.labels) if other == label] for label in (0, 1)}
-        return {"decided": _share(decided), "decided_positives": _share(of[0]), "decided_negatives": _share(of[1]),
-                "right": _share(right)}  # fmt: skip
+        return {
+            "decided": _share(decided),
+            "decided_positives": _share(of[0]),
+            "decided_negatives": _share(of[1]),
+            "right": _share(right),
+        }
 
 
 def check(seen: Seen, traces: Traces) -> Checked:
@@ -46,8 +53,10 @@ def check(seen: Seen, traces: Traces) -> Checked:
             schema, objects = arguments(name)
             learned = seen.numbers.get(schema, len(objects))
             if learned != len(objects):
-                raise ValueError(f"{traces.where(place)}: {name!r} has {counted(len(objects), 'argument')}, but "
-                                 f"{schema!r} was learned with {learned}")  # fmt: skip
+                raise ValueError(
+                    f"{traces.where(place)}: {name!r} has {counted(len(objects), 'argument')}, but "
+                    f"{schema!r} was learned with {learned}"
+                )
     return Checked(traces, [seen.verdict([traces.actions[at] for at in row]) for row in traces.rows])
 
 

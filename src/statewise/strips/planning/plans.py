@@ -93,8 +93,9 @@ def plan(
     """
     if sum(each is not None for each in (goal, goal_after, goal_possible, problem)) != 1:
         raise ValueError("planning needs one goal: learned atoms, an example, a possible action, or a problem's")
-    search = _Search(chosen(planner), timeout, guards or ActionModel((), learned.with_atoms([]).actions),
-                     frozenset(without))  # fmt: skip
+    search = _Search(
+        chosen(planner), timeout, guards or ActionModel((), learned.with_atoms([]).actions), frozenset(without)
+    )
     if problem is None:
         return _planned_for(_task(learned, after, goal, goal_after, goal_possible), search.following(after or ()))
     if after is not None:
@@ -144,13 +145,24 @@ class _Search:
         """As `find_plan`."""
         width = len(model.atoms)
         kept = [at for at, name in enumerate(model.names) if name not in self.without]
-        both = tuple(Action(model.names[at], *(getattr(model.actions[at], which)
-                                               | getattr(self.guards.actions[at], which) << width
-                                               for which in ("pre", "add", "delete")))
-                     for at in kept)  # fmt: skip
+        both = tuple(
+            Action(
+                model.names[at],
+                *(
+                    getattr(model.actions[at], which) | getattr(self.guards.actions[at], which) << width
+                    for which in ("pre", "add", "delete")
+                ),
+            )
+            for at in kept
+        )
         open_ones = _all_atoms(self.guards) & ~self.known_false
-        found = find_plan(ActionModel((*model.atoms, *self.guards.atoms), both), start | open_ones << width, goal,
-                          self.planner, self.timeout)  # fmt: skip
+        found = find_plan(
+            ActionModel((*model.atoms, *self.guards.atoms), both),
+            start | open_ones << width,
+            goal,
+            self.planner,
+            self.timeout,
+        )
         return None if found is None else [kept[number] for number in found]
 
 

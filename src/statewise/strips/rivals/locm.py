@@ -76,11 +76,15 @@ def learn_locm(traces: Traces, **how: Unpack[How]) -> LiftedModel:
     found = machines(traces)
     work.claim()
     schemas = as_schemas(found, traces.actions)
-    return work.lifted(schemas, {
-        "machines": [{"states": each.states, "parameters": len(each.parameters), "flawed": each.flawed}
-                     for each in found],
-        "predicates": len({predicate for schema in schemas.values() for predicate, _ in schema.pre}),
-    })  # fmt: skip
+    return work.lifted(
+        schemas,
+        {
+            "machines": [
+                {"states": each.states, "parameters": len(each.parameters), "flawed": each.flawed} for each in found
+            ],
+            "predicates": len({predicate for schema in schemas.values() for predicate, _ in schema.pre}),
+        },
+    )
 
 
 def machines(traces: Traces) -> list[Machine]:
@@ -96,8 +100,12 @@ def machines(traces: Traces) -> list[Machine]:
         first.setdefault(sort, {}).update((transition, None) for transition, _ in history)
         of_sort = agreed.setdefault(sort, {})
         for (before, given), (after, other) in pairwise(history):
-            same = frozenset((i, j) for i, name in enumerate(given) for j, again in enumerate(other)
-                             if name == again and i != before[1] and j != after[1])  # fmt: skip
+            same = frozenset(
+                (i, j)
+                for i, name in enumerate(given)
+                for j, again in enumerate(other)
+                if name == again and i != before[1] and j != after[1]
+            )
             of_sort[before, after] = of_sort.get((before, after), same) & same
     found = [(sort, _machine(sorted(first[sort]), agreed[sort])) for sort in sorted(first)]
     return [machine for sort, machine in found if sort >= 0 or machine.states > 1]
@@ -122,12 +130,15 @@ def histories(traces: Traces) -> Iterator[list[Event]]:
 
 def _machine(transitions: list[Transition], agreed: dict[tuple[Transition, Transition], Places]) -> Machine:
     joined = _classes(
-        [(each, end) for each in transitions for end in (0, 1)],
-        (((before, 1), (after, 0)) for before, after in agreed),
+        [(each, end) for each in transitions for end in (0, 1)], (((before, 1), (after, 0)) for before, after in agreed)
     )
     ends = {each: (joined[each, 0], joined[each, 1]) for each in transitions}
-    places = [(each, end, at) for pair, same in agreed.items() for pair_of in same
-              for each, end, at in zip(pair, (1, 0), pair_of)]  # fmt: skip
+    places = [
+        (each, end, at)
+        for pair, same in agreed.items()
+        for pair_of in same
+        for each, end, at in zip(pair, (1, 0), pair_of)
+    ]
     supposed = _classes(
         sorted(set(places)),
         (((before, 1, i), (after, 0, j)) for (before, after), same in agreed.items() for i, j in same),
@@ -142,9 +153,12 @@ def _machine(transitions: list[Transition], agreed: dict[tuple[Transition, Trans
             len(sets) + len(reads) == len(mine)
             and sets.keys() == {each for each in transitions if ends[each][1] == state}
             and reads.keys() == {each for each in transitions if ends[each][0] == state}
-            and all((sets[before], reads[after]) in same
-                    for (before, after), same in agreed.items() if before in sets and after in reads)
-        ):  # fmt: skip
+            and all(
+                (sets[before], reads[after]) in same
+                for (before, after), same in agreed.items()
+                if before in sets and after in reads
+            )
+        ):
             kept.append(Parameter(state, sets, reads))
     return Machine(ends, tuple(kept), number - len(kept))
 

@@ -32,8 +32,9 @@ def learn_sift(traces: Traces, **how: Unpack[How]) -> Learned:
     windows = Windows.of_rows(len(traces.actions), work.clock.reading(valid_rows(traces)))
     found = alternating(windows, seconds=work.clock.left() / 2, stop=work.clock.stop)
     if not found.complete:
-        work.clock.cut.append("listing the alternating features" + (f": more than {MOST}"
-                              if len(found.features) >= MOST else ""))  # fmt: skip
+        work.clock.cut.append(
+            "listing the alternating features" + (f": more than {MOST}" if len(found.features) >= MOST else "")
+        )
     work.say(f"{len(found.features)} alternating features")
     able = required(windows, found.features, work.clock)
     heads = as_heads(list(able), list(able.values()), len(traces.actions))
@@ -54,8 +55,15 @@ def learn_lifted_sift(traces: Traces, **how: Unpack[How]) -> LiftedModel:
         counts[wanted] = len(new)
         found += new
         work.say(f"{counted(len(new), 'alternating predicate')} of {counted(wanted, 'argument')}")
-    chosen = [each for place, each in enumerate(found)
-              if not any(other.covers(each) and (not each.covers(other) or at < place)
-                         for at, other in enumerate(found) if at != place)]  # fmt: skip
-    return work.lifted(as_schemas(chosen, traces.actions),
-                       {"by_arity": counts, "offered": len(found), "predicates": len(chosen)})  # fmt: skip
+    chosen = [
+        each
+        for place, each in enumerate(found)
+        if not any(
+            other.covers(each) and (not each.covers(other) or at < place)
+            for at, other in enumerate(found)
+            if at != place
+        )
+    ]
+    return work.lifted(
+        as_schemas(chosen, traces.actions), {"by_arity": counts, "offered": len(found), "predicates": len(chosen)}
+    )

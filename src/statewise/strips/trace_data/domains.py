@@ -182,8 +182,10 @@ def hanoi(discs: int) -> tuple[list[str], Effects, list[list[str]]]:
         for source, target in permutations(under[disc], 2):
             leaves, comes = f"on {disc} {source}", f"on {disc} {target}"
             actions[f"move {disc} {source} {target}"] = (
-                [f"clear {disc}", leaves, f"clear {target}"], [comes, f"clear {source}"], [leaves, f"clear {target}"]
-            )  # fmt: skip
+                [f"clear {disc}", leaves, f"clear {target}"],
+                [comes, f"clear {source}"],
+                [leaves, f"clear {target}"],
+            )
     start = [f"on {x} {y}" for x, y in zip(names, [*names[1:], pegs[0]])]
     return atoms, actions, [[*start, f"clear {names[0]}", "clear peg2", "clear peg3"]]
 
@@ -279,8 +281,12 @@ def _grid(rows: int, columns: int) -> tuple[list[str], list[tuple[str, str]]]:
     """The cells of a grid, and the pairs of neighbours in both directions."""
     cells = {(row, column): f"x{row}-{column}" for row in range(rows) for column in range(columns)}
     beside = [(0, 1), (1, 0), (0, -1), (-1, 0)]
-    steps = [(name, cells[row + down, column + right]) for (row, column), name in cells.items()
-             for down, right in beside if (row + down, column + right) in cells]  # fmt: skip
+    steps = [
+        (name, cells[row + down, column + right])
+        for (row, column), name in cells.items()
+        for down, right in beside
+        if (row + down, column + right) in cells
+    ]
     return list(cells.values()), steps
 
 

@@ -77,8 +77,12 @@ def read_plan(text: str, path: Path, *, ignore_states: bool = False) -> Plan | N
     file and line, also if the file has several plans."""
     found = _read(text, path, True, ignore_states)
     if len(found) > 1:
-        fail(path, found[1].line, "a second plan begins here, but in a folder each file is one plan: give this file "
-                                  "itself, or write each plan to a file of its own")  # fmt: skip
+        fail(
+            path,
+            found[1].line,
+            "a second plan begins here, but in a folder each file is one plan: give this file "
+            "itself, or write each plan to a file of its own",
+        )
     return found[0] if found else None
 
 
@@ -130,19 +134,31 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
             continue
         first = first or each
         if each.form != first.form or len(each.actions) != 1:
-            fail(path, each.number, f"{short(each.text)} is not written as line {first.number} is, which is one action "
-                                    "of a plan: leave only the lines of the plan")  # fmt: skip
+            fail(
+                path,
+                each.number,
+                f"{short(each.text)} is not written as line {first.number} is, which is one action "
+                "of a plan: leave only the lines of the plan",
+            )
         if each.form == STEP:
             begin = begin or each.step <= last
             if not begin and each.step != last + 1:
                 fail(path, each.number, f"the plan has a gap: step {each.step} follows {last}")
         elif not begin and each.step < last:
-            fail(path, each.number, f"the time goes back from {last:g} to {each.step:g}: order the actions by time, "
-                                    "and write each plan to a file of its own")  # fmt: skip
+            fail(
+                path,
+                each.number,
+                f"the time goes back from {last:g} to {each.step:g}: order the actions by time, "
+                "and write each plan to a file of its own",
+            )
         elif each.after_blank and not begin and not whole:
-            fail(path, each.number, "each line has one action, so the file is one plan, but this line follows an empty "
-                                    "one: if another plan begins here, write each plan on one line, or to a file of "
-                                    "its own in a folder; otherwise remove the empty line")  # fmt: skip
+            fail(
+                path,
+                each.number,
+                "each line has one action, so the file is one plan, but this line follows an empty "
+                "one: if another plan begins here, write each plan on one line, or to a file of "
+                "its own in a folder; otherwise remove the empty line",
+            )
         if begin:
             plans.append(Plan(each.number, pddl=True))
             begin = False
@@ -163,10 +179,15 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
             blank = blank or not comment
             if re.match(r"\W*(?:total[ -])?cost\s*=", comment, re.IGNORECASE):
                 yield _Line(number, COST, [])
-            elif re.fullmatch(r"\W*(?:initial |current |next |final |goal )?(?:state|observation)s?\s*\d*\W*", comment,
-                              re.IGNORECASE):  # fmt: skip
-                fail(path, number, f"the comment {short(content.strip())} begins a state, not actions: remove the "
-                                   "states, since only actions are read")  # fmt: skip
+            elif re.fullmatch(
+                r"\W*(?:initial |current |next |final |goal )?(?:state|observation)s?\s*\d*\W*", comment, re.IGNORECASE
+            ):
+                fail(
+                    path,
+                    number,
+                    f"the comment {short(content.strip())} begins a state, not actions: remove the "
+                    "states, since only actions are read",
+                )
             continue
         found = _line(code, path, number, in_calls)._replace(text=code, after_blank=blank)
         in_calls = in_calls or found.form == TITLE
@@ -181,8 +202,11 @@ def _line(code: str, path: Path, number: int, in_calls: bool) -> _Line:
     """What a line holds. `in_calls`: a line before it was the title that unified-planning prints."""
     if code[0] in "<>{" or code.lower().startswith("(define"):
         what = {"<": "XML", "{": "JSON", "(": "a PDDL domain or problem", ">": "FASTA"}[code[0]]
-        fail(path, number, f"{short(code)} is {what}, not a plan: a line of a plan is such as (pick a) (put a b), or "
-                           "pick a, put a b")  # fmt: skip
+        fail(
+            path,
+            number,
+            f"{short(code)} is {what}, not a plan: a line of a plan is such as (pick a) (put a b), or pick a, put a b",
+        )
     if title := re.match(r"(\w*Plan)\s*(?::$|\(\s*(\[.*\])\s*\)$)", code):
         if title[1] != "SequentialPlan":
             fail(path, number, f"{title[1]} is not a sequence of actions: give a SequentialPlan")
@@ -273,11 +297,16 @@ def _trajectories(text: str, path: Path, ignore_states: bool) -> Iterator[Plan]:
                     fail(path, part.line, "expected one action here, such as (:action (pick a))")
                 plan.add([" ".join(words)], part.line)
             elif holds_states(kind) and not ignore_states:
-                fail(path, part.line, f"({part.head()} ...) is an observed state, which is not read yet: "
-                                      f"{HOW_TO_IGNORE}")  # fmt: skip
+                fail(
+                    path, part.line, f"({part.head()} ...) is an observed state, which is not read yet: {HOW_TO_IGNORE}"
+                )
             elif kind not in ("objects", "goal") and not holds_states(kind):
-                fail(path, part.line, f"({short(part.head())} ...) is not a part of a trajectory that can be read: "
-                                      "there are :objects, :init, :action, :state, :goal")  # fmt: skip
+                fail(
+                    path,
+                    part.line,
+                    f"({short(part.head())} ...) is not a part of a trajectory that can be read: "
+                    "there are :objects, :init, :action, :state, :goal",
+                )
         yield plan
 
 

@@ -89,8 +89,11 @@ class Traces:
 
     def valid_only(self) -> Traces:
         """The valid actions alone, all labelled 0; a trace that has none is left out."""
-        kept = [(row[: len(row) - label], place) for place, (row, label) in enumerate(zip(self.rows, self.labels))
-                if len(row) > label]  # fmt: skip
+        kept = [
+            (row[: len(row) - label], place)
+            for place, (row, label) in enumerate(zip(self.rows, self.labels))
+            if len(row) > label
+        ]
         origins = self._origins([place for _, place in kept])
         return Traces(self.actions, tuple(row for row, _ in kept), (0,) * len(kept), *origins)
 

@@ -93,14 +93,18 @@ def _check_names(found: Sequence[Plan], path: Path) -> None:
             seen.add(name)
             where = f"{_file(each, path)}:{line}"
             if BITS.fullmatch(name):
-                raise ValueError(f"{where}: {name!r} looks like the bits of a state, not like an action: remove the "
-                                 "states, since only actions are read")  # fmt: skip
+                raise ValueError(
+                    f"{where}: {name!r} looks like the bits of a state, not like an action: remove the "
+                    "states, since only actions are read"
+                )
             first = name.partition(" ")[0]
             for word in dict.fromkeys((first, name)):
                 other, there = spelled.setdefault(word.lower(), (word, where))
                 if other != word:
-                    raise ValueError(f"{where}: {word!r} and, at {there}, {other!r} differ in the case of letters "
-                                     "alone, which PDDL ignores: write them alike")  # fmt: skip
+                    raise ValueError(
+                        f"{where}: {word!r} and, at {there}, {other!r} differ in the case of letters "
+                        "alone, which PDDL ignores: write them alike"
+                    )
 
 
 def _text(path: Path) -> str:
@@ -202,8 +206,11 @@ def _from_csv(text: str, path: Path, ignore_states: bool, unread: dict[str, None
         current.labels.append(_whole(cell, path, line, "label") if cell else None)
     for name, line in as_atoms.items():
         if line:
-            fail(path, line, f"the column {name!r} holds what looks like observed states, which are not read yet: "
-                             f"{HOW_TO_IGNORE}")  # fmt: skip
+            fail(
+                path,
+                line,
+                f"the column {name!r} holds what looks like observed states, which are not read yet: {HOW_TO_IGNORE}",
+            )
     if current is not None:
         yield current
 
@@ -245,8 +252,11 @@ def _from_json(text: str, path: Path, ignore_states: bool, unread: dict[str, Non
 
 def _for_each_action(value: object, actions: int) -> bool:
     """Whether a value is a list with a list or an object for each action, and perhaps one more: observed states."""
-    return (isinstance(value, list) and len(value) in (actions, actions + 1)
-            and all(isinstance(each, list | dict) for each in value))  # fmt: skip
+    return (
+        isinstance(value, list)
+        and len(value) in (actions, actions + 1)
+        and all(isinstance(each, list | dict) for each in value)
+    )
 
 
 def _json_values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
@@ -266,8 +276,12 @@ def _json_values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
             if isinstance(value, list) and any(isinstance(each, list | dict) for each in value):
                 yield from _items(text, text.index("[", at) + 1, path, line + text.count("\n", at, text.index("[", at)))
             elif isinstance(value, list):
-                fail(path, line, 'a list of names: a trace must be {"actions": [...], "label": 0 or 1}, on a line of '
-                                 "its own or in a list")  # fmt: skip
+                fail(
+                    path,
+                    line,
+                    'a list of names: a trace must be {"actions": [...], "label": 0 or 1}, on a line of '
+                    "its own or in a list",
+                )
             else:
                 yield line, value
             line += text.count("\n", at, end)
@@ -316,9 +330,13 @@ def _from_folder(folder: Path, ignore_states: bool) -> list[Plan]:
             plans.append(found)
     other = next((each for each in plans if not each.pddl), None)
     if other is not None and (planned := next((each for each in plans if each.pddl), None)):
-        fail(folder / other.file, other.lines[0], f"{short(other.actions[0])} is not written as the plan in "
-                                                  f"{planned.file}: write both alike, or move this file away if it is "
-                                                  "no plan")  # fmt: skip
+        fail(
+            folder / other.file,
+            other.lines[0],
+            f"{short(other.actions[0])} is not written as the plan in "
+            f"{planned.file}: write both alike, or move this file away if it is "
+            "no plan",
+        )
     return plans
 
 

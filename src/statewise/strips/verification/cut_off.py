@@ -64,8 +64,11 @@ class CutOff:
         used = 0
         for action in model.actions:
             used |= action.pre | action.add | action.delete
-        shapes = {shape_of((model.atoms[one], model.atoms[other]), self.given)
-                  for one in bits(used) for other in bits(seen[one] & used)}  # fmt: skip
+        shapes = {
+            shape_of((model.atoms[one], model.atoms[other]), self.given)
+            for one in bits(used)
+            for other in bits(seen[one] & used)
+        }
         atoms = self.reference.atoms
         mine = [
             sum(1 << other for other, name in enumerate(atoms) if shape_of((atom, name), self.sorts) in shapes)
@@ -97,8 +100,10 @@ def cut_off(learned: ActionModel, reference: ActionModel) -> CutOff | None:
     lifted = [found for model in (learned, reference) if (found := _lifted(model)) is not None]
     if not sorts or len(lifted) < 2:
         return None
-    kinds = {_kind(*arguments(name)): tuple(sorts[each] for each in dict.fromkeys(arguments(name)[1]))
-             for name in learned.names}  # fmt: skip
+    kinds = {
+        _kind(*arguments(name)): tuple(sorts[each] for each in dict.fromkeys(arguments(name)[1]))
+        for name in learned.names
+    }
     of_atoms: Counter[int] = Counter()  # the most objects of each sort in one atom
     for schemas in lifted:
         for kind, schema in schemas.items():
@@ -107,8 +112,9 @@ def cut_off(learned: ActionModel, reference: ActionModel) -> CutOff | None:
     of_actions: Counter[int] = Counter()
     for objects in kinds.values():
         of_actions |= Counter(objects)
-    names = {sort: [f"{sort}.{number}" for number in range(count + 2 * of_atoms[sort])]
-             for sort, count in of_actions.items()}  # fmt: skip
+    names = {
+        sort: [f"{sort}.{number}" for number in range(count + 2 * of_atoms[sort])] for sort, count in of_actions.items()
+    }
     ground = []
     for kind, objects in kinds.items():
         for chosen in _assignments(objects, names):

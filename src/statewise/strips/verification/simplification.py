@@ -85,10 +85,15 @@ class Simplified:
     def summary(self) -> dict[str, object]:
         """As plain data, without the model."""
         return {
-            "notion": self.notion, "entries_before": self.entries[0], "entries": self.entries[1],
-            "atoms_before": self.atoms[0], "atoms": self.atoms[1], "undecided": list(self.undecided),
-            "stopped": self.stopped, "seconds": round(self.seconds, 2),
-        }  # fmt: skip
+            "notion": self.notion,
+            "entries_before": self.entries[0],
+            "entries": self.entries[1],
+            "atoms_before": self.atoms[0],
+            "atoms": self.atoms[1],
+            "undecided": list(self.undecided),
+            "stopped": self.stopped,
+            "seconds": round(self.seconds, 2),
+        }
 
 
 def claimed(folder: Path, overwrite: bool = False) -> AbstractContextManager[Path]:
@@ -106,10 +111,12 @@ def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bo
         report = {"settings": {"simplified": source}, **found.summary()}
         if found.schemas is not None:
             if found.before is not None:
-                files["before.json"] = json.dumps({
-                    "schemas": json.loads(schemas_as_json(found.before)),
-                    "simplified": sha256(schemas_as_json(found.schemas)).hexdigest(),
-                }).encode()  # fmt: skip
+                files["before.json"] = json.dumps(
+                    {
+                        "schemas": json.loads(schemas_as_json(found.before)),
+                        "simplified": sha256(schemas_as_json(found.schemas)).hexdigest(),
+                    }
+                ).encode()
             write_schemas(scratch, found.schemas, found.model, report, files)
         else:
             write_model(scratch, found.model, report, files)
@@ -163,8 +170,10 @@ def simplify(
             raise ValueError(f"equivalence on {notion} needs a domain as reference")
         verdict = verify(model, reference, **_how(notion), seconds=seconds)
         if not verdict:
-            raise ValueError(f"the model is not proven equivalent to {reference.name} on {notion} ({verdict.outcome}): "
-                             "simplify it without them, under Definition 1")  # fmt: skip
+            raise ValueError(
+                f"the model is not proven equivalent to {reference.name} on {notion} ({verdict.outcome}): "
+                "simplify it without them, under Definition 1"
+            )
     if true is not None and set(model.names) - set(true.names):
         true = None  # it has no part in the order of steps, nor in the names
     domain = reference if isinstance(reference, Domain) and notion != "definition 1" else None
@@ -185,10 +194,16 @@ def simplify(
     small, literals = work.model, work.schemas
     small = _named(small, true) if literals is None else ground(literals, names)
     return Simplified(
-        small, literals, notion, (work.size_before, work.size()), (work.atoms_before, work.atoms()),
-        tuple(work.undecided), dict(schemas) if schemas is not None and domain is None else None, stopped,
+        small,
+        literals,
+        notion,
+        (work.size_before, work.size()),
+        (work.atoms_before, work.atoms()),
+        tuple(work.undecided),
+        dict(schemas) if schemas is not None and domain is None else None,
+        stopped,
         time.monotonic() - work.began,
-    )  # fmt: skip
+    )
 
 
 def _compared(
@@ -198,8 +213,11 @@ def _compared(
     training, `names`, if these count, too. Raises `ValueError` if the reference has none."""
     known = [name for name in others if arguments(name)[0] in schemas]
     if not known:
-        raise ValueError(f"the schemas and the reference have different actions: there is no schema for {others[0]!r}"
-                         if others else "the reference has no actions")  # fmt: skip
+        raise ValueError(
+            f"the schemas and the reference have different actions: there is no schema for {others[0]!r}"
+            if others
+            else "the reference has no actions"
+        )
     if not training:
         return others
     # Another instance may call an object of another sort by the same name, which would mix the two sorts: so the
@@ -407,10 +425,11 @@ class _Work:
 
 def _of_heads(columns: list[Head], actions: Sequence[str]) -> ActionModel:
     made = (
-        Action(name, *(sum((getattr(head, kind) >> number & 1) << at for at, head in enumerate(columns))
-                       for kind in KINDS))
+        Action(
+            name, *(sum((getattr(head, kind) >> number & 1) << at for at, head in enumerate(columns)) for kind in KINDS)
+        )
         for number, name in enumerate(actions)
-    )  # fmt: skip
+    )
     return ActionModel(tuple(head.name for head in columns), tuple(made))
 
 

@@ -208,9 +208,14 @@ class _Verification:
             return replace(verdict, reason=reason, depth=self.bound - 1, objects=self.over)
         found = self.found
         return replace(
-            verdict, counterexample=found.trace, accepted_by=found.accepted_by, head=found.head, start=found.start,
-            shortest=self.is_shortest, reason=reason,
-        )  # fmt: skip
+            verdict,
+            counterexample=found.trace,
+            accepted_by=found.accepted_by,
+            head=found.head,
+            start=found.start,
+            shortest=self.is_shortest,
+            reason=reason,
+        )
 
     def _stages(self) -> None:
         """Proofs first, which search no states. Raises `LimitReached`."""

@@ -154,8 +154,9 @@ def complements(
                 for part in uses[kept][:2]
             )
             if uses[other][:2] in ((add, delete), (delete, add)):
-                folds[other] = Folded(kept, tuple(places.index(place) for place in range(len(places))),
-                                      uses[other][:2] == (add, delete))  # fmt: skip
+                folds[other] = Folded(
+                    kept, tuple(places.index(place) for place in range(len(places))), uses[other][:2] == (add, delete)
+                )
                 break
     return folds
 
@@ -189,8 +190,9 @@ def _seen(model: ActionModel, numbers: Sequence[int], objects: Mapping[str, int]
 
     known = dict.fromkeys(values(found.required, True))
     sure = {name for name, _ in known}
-    assumed = {name: value for name, value in (*values(found.deleted, True), *values(found.added, False))
-               if name not in sure}  # fmt: skip
+    assumed = {
+        name: value for name, value in (*values(found.deleted, True), *values(found.added, False)) if name not in sure
+    }
     both = {name for name, value in known if (name, not value) in known}
     contradicted = {arguments(atom)[0] for atom, (name, _) in zip(model.atoms, written) if name in both}
     every = dict.fromkeys(name for name, _ in written)
@@ -223,8 +225,9 @@ class _Shown:
                     (name, objects), value = atoms[at], bool(true >> at & 1)
                     times[name] += 1
                     true_times[name] += value
-                    alike.update((name, place, objects[:place] + objects[place + 1 :], value)
-                                 for place in range(len(objects)))  # fmt: skip
+                    alike.update(
+                        (name, place, objects[:place] + objects[place + 1 :], value) for place in range(len(objects))
+                    )
                 for (name, place, _, value), count in alike.items():
                     most = together.setdefault((name, place), [0, 0])
                     most[value] = max(most[value], count)
@@ -283,12 +286,19 @@ class _Spelling:
         for name, schema in schemas.items():
             if name not in self.known.parameters:
                 continue
-            ways = sorted((first for of, first in self.known.kinds if of == name),
-                          key=lambda first: (-len(set(first)), first))  # fmt: skip
-            added, deleted = ([self._written(literal, True)[:2] for literal in sorted(part) if literal[0] in negated]
-                              for part in (schema.add, schema.delete))  # fmt: skip
-            if any(one != other and _under(first, one) == _under(first, other)
-                   for first in ways for one in added for other in deleted):  # fmt: skip
+            ways = sorted(
+                (first for of, first in self.known.kinds if of == name), key=lambda first: (-len(set(first)), first)
+            )
+            added, deleted = (
+                [self._written(literal, True)[:2] for literal in sorted(part) if literal[0] in negated]
+                for part in (schema.add, schema.delete)
+            )
+            if any(
+                one != other and _under(first, one) == _under(first, other)
+                for first in ways
+                for one in added
+                for other in deleted
+            ):
                 more = _safe([f"{self.schemas[name]}-{number}" for number in range(2, len(ways) + 1)], self.taken)
                 self.cases[name] = dict(zip(ways, [self.schemas[name], *more]))
 
@@ -333,19 +343,33 @@ class _Spelling:
         ]
         written = [self._atom(name) for name in initial]
         every = (*seen.known, *seen.assumed, *((name, False) for name in seen.unknown))
-        written += [self._literal(name, False) for name, value in every
-                    if not value and arguments(name)[0] in self.negations]  # fmt: skip
+        written += [
+            self._literal(name, False) for name, value in every if not value and arguments(name)[0] in self.negations
+        ]
         if self.unequal:
             compared = {sorts[one] for sorts, one, _ in self._different()}
-            written += [f"({self.unequal} {one} {other})"
-                        for sort, names in by_type.items() if sort in compared
-                        for one, other in permutations(names, 2)]  # fmt: skip
+            written += [
+                f"({self.unequal} {one} {other})"
+                for sort, names in by_type.items()
+                if sort in compared
+                for one, other in permutations(names, 2)
+            ]
         atoms = "\n".join(f"  {each}" for each in written)
         goal = "\n".join(f"  {self._literal(*each)}" for each in seen.goal)
-        return "\n".join([
-            *said, "(define (problem trace)", " (:domain learned)", " (:objects", f"{objects})", " (:init", f"{atoms})",
-            " (:goal (and", f"{goal})))", "",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                *said,
+                "(define (problem trace)",
+                " (:domain learned)",
+                " (:objects",
+                f"{objects})",
+                " (:init",
+                f"{atoms})",
+                " (:goal (and",
+                f"{goal})))",
+                "",
+            ]
+        )
 
     def exported(self, schemas: int, seen: _Seen | None = None) -> Exported:
         """What was written, by the names of the files."""
@@ -354,9 +378,13 @@ class _Spelling:
         if seen is None:
             return Exported(predicates, folded, schemas)
         return Exported(
-            predicates, folded, schemas, tuple(self._literal(*each) for each in seen.known),
-            tuple(self._literal(*each) for each in seen.assumed), tuple(self._atom(name) for name in seen.unknown),
-        )  # fmt: skip
+            predicates,
+            folded,
+            schemas,
+            tuple(self._literal(*each) for each in seen.known),
+            tuple(self._literal(*each) for each in seen.assumed),
+            tuple(self._atom(name) for name in seen.unknown),
+        )
 
     def _action(self, name: str, schema: Schema | None, first: tuple[int, ...] | None, spelled: str) -> str:
         """A schema, or the part of it whose arguments are the same object as `first` says."""
@@ -452,8 +480,10 @@ class _Spelling:
         ]
         changed += [f"; {negation} = not {self.predicates[name]}" for name, negation in self.negations.items()]
         if self.unequal:
-            changed.append(f"; the :init of a problem holds not-... of each false atom, and ({self.unequal} a b) of "
-                           "all different objects of a type")  # fmt: skip
+            changed.append(
+                f"; the :init of a problem holds not-... of each false atom, and ({self.unequal} a b) of "
+                "all different objects of a type"
+            )
         changed += [
             f"; {spelled} = {' '.join((self.schemas[name], *(f'?x{at + 1}' for at in first)))}"
             for name, ways in self.cases.items()

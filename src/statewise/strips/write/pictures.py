@@ -98,22 +98,27 @@ def save_schemas(schemas: Mapping[str, Schema], path: Path) -> None:
 
     cells = {title: [[text(title, name, each) for name in schemas] for each in predicates] for title in KINDS}
     longest = max(len(line) for rows in cells.values() for row in rows for cell in row for line in cell.split("\n"))
-    tall = [max(cells[title][place][at].count("\n") + 1 for title in KINDS for at in range(len(schemas)))
-            for place in range(len(predicates))]  # fmt: skip
+    tall = [
+        max(cells[title][place][at].count("\n") + 1 for title in KINDS for at in range(len(schemas)))
+        for place in range(len(predicates))
+    ]
     colours = ListedColormap(["white", "#c9daef"])
     wide, line, letter = max(0.3, 0.085 * longest + 0.12), 0.2, 0.075
     tops = np.concatenate([[0], np.cumsum(tall)]) * line
     lefts = np.arange(len(schemas) + 1) * wide
-    figure = _canvas(3 * (lefts[-1] + 0.3) + max(map(len, predicates)) * letter + 0.4,
-                     tops[-1] + max(map(len, schemas)) * letter + 0.7)  # fmt: skip
+    figure = _canvas(
+        3 * (lefts[-1] + 0.3) + max(map(len, predicates)) * letter + 0.4,
+        tops[-1] + max(map(len, schemas)) * letter + 0.7,
+    )
     for place, (title, rows) in enumerate(cells.items()):
         axes = figure.add_subplot(1, 3, place + 1)
         marked = np.array([[cell != "" for cell in row] for row in rows])
         axes.pcolormesh(lefts, tops, marked, edgecolors=GRID, linewidth=0.4, vmin=0, vmax=1, cmap=colours)
         for down, row in enumerate(rows):
             for across, cell in enumerate(row):
-                axes.text((across + 0.5) * wide, (tops[down] + tops[down + 1]) / 2, cell, ha="center", va="center",
-                          fontsize=8)  # fmt: skip
+                axes.text(
+                    (across + 0.5) * wide, (tops[down] + tops[down + 1]) / 2, cell, ha="center", va="center", fontsize=8
+                )
         axes.invert_yaxis()
         axes.set_aspect("equal")
         axes.set_title(title, fontsize=9)
@@ -139,10 +144,12 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
     if not rows or not reference.actions:
         raise ValueError("models without atoms or without actions cannot be plotted")
     has = {
-        (model, kind): np.array([[getattr(action, kind) >> place & 1 for action in model.actions]
-                                 for place in range(rows)], bool)
-        for model in (learned, reference) for kind in KINDS.values()
-    }  # fmt: skip
+        (model, kind): np.array(
+            [[getattr(action, kind) >> place & 1 for action in model.actions] for place in range(rows)], bool
+        )
+        for model in (learned, reference)
+        for kind in KINDS.values()
+    }
     labels = {model: [*model.atoms, *["-"] * (rows - len(model.atoms))] for model in (learned, reference)}
     cell = _cell_size((rows, len(reference.actions)))
     figure, grid = _panels(2, max(labels.values(), key=lambda names: max(map(len, names))), reference.names)
@@ -168,14 +175,24 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
         count[EXCESS] += int(alone[~opposite].sum())
         count[OPPOSITE] += int(alone[opposite].sum())
         count[MISSING] += int((has[reference, kind] & ~has[learned, kind]).sum())
-    patches = [Patch(color=SAME, label="in both"), Patch(color=EXCESS, label=f"x  learned alone ({count[EXCESS]})"),
-               Patch(color=MISSING, label=f"o  true alone ({count[MISSING]})")]  # fmt: skip
+    patches = [
+        Patch(color=SAME, label="in both"),
+        Patch(color=EXCESS, label=f"x  learned alone ({count[EXCESS]})"),
+        Patch(color=MISSING, label=f"o  true alone ({count[MISSING]})"),
+    ]
     if count[OPPOSITE]:
         patches.append(Patch(color=OPPOSITE, label=f"-  complement of a true atom ({count[OPPOSITE]})"))
     if len(learned.atoms) != len(reference.atoms):
         patches.append(Patch(color=ABSENT, label="no such atom"))
-    figure.legend(handles=patches, loc="outside upper center", ncols=3, frameon=False, fontsize=9, title_fontsize=9,
-                  title="models with different atoms can be equivalent: `strips verify` decides")  # fmt: skip
+    figure.legend(
+        handles=patches,
+        loc="outside upper center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        title_fontsize=9,
+        title="models with different atoms can be equivalent: `strips verify` decides",
+    )
     _save(figure, path)
 
 
@@ -252,8 +269,9 @@ def _canvas(width: float, height: float, gap: float = 0.04) -> Figure:
 def _save(figure: Figure, path: Path) -> None:
     """Crops to what is drawn, since text sizes are estimates."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12,
-                   metadata={"Software": "statewise"})  # fmt: skip  # by which `show` recognises it
+    figure.savefig(
+        buffer, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12, metadata={"Software": "statewise"}
+    )  # by which `show` recognises it
     write_atomically(path, buffer.getvalue())
 
 

@@ -15,8 +15,15 @@ from statewise.strips.trace_data.random_traces import Trace
 from statewise.strips.write.pictures import save_attention, save_model, save_models, save_schemas, save_theta
 
 __all__ = [
-    "model_table", "parse_trace", "save_attention", "save_model", "save_models", "save_schemas", "save_theta", "show",
-]  # fmt: skip
+    "model_table",
+    "parse_trace",
+    "save_attention",
+    "save_model",
+    "save_models",
+    "save_schemas",
+    "save_theta",
+    "show",
+]
 
 WIDTH = 34
 """Most characters of a line of atoms in the table of actions; longer lists are wrapped."""
@@ -64,13 +71,22 @@ def model_table(model: ActionModel, width: int = PAGE) -> str:
         body = _table(model, room)
     else:
         lines = (
-            literal_lines(action.name, [("pre", model.spelled(action.pre)), ("add", model.spelled(action.add)),
-                                        ("del", model.spelled(action.delete))], width)
+            literal_lines(
+                action.name,
+                [
+                    ("pre", model.spelled(action.pre)),
+                    ("add", model.spelled(action.add)),
+                    ("del", model.spelled(action.delete)),
+                ],
+                width,
+            )
             for action in model.actions
-        )  # fmt: skip
+        )
         body = "\n".join(line for each in lines for line in each)
-    atoms, actions = (f"{len(all_)} {what}{'' if len(all_) == 1 else 's'}"
-                      for all_, what in ((model.atoms, "atom"), (model.actions, "action")))  # fmt: skip
+    atoms, actions = (
+        f"{len(all_)} {what}{'' if len(all_) == 1 else 's'}"
+        for all_, what in ((model.atoms, "atom"), (model.actions, "action"))
+    )
     return f"{_listing(atoms, model.atoms, width)}\n{actions}\n\n{body}"
 
 

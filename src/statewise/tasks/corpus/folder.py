@@ -36,8 +36,12 @@ SIGNS = {INDEX: json_with("format", "tokenizer", "sides")}
 
 
 _NAME = Leaf("the name of a shard", lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]+", value) is not None)
-_SHARD: Shape = {"name": _NAME, "tokens": COUNT, "documents": COUNT,
-                 **dict.fromkeys(("sha256", "ends_sha256", "sums_sha256"), TEXT)}  # fmt: skip
+_SHARD: Shape = {
+    "name": _NAME,
+    "tokens": COUNT,
+    "documents": COUNT,
+    **dict.fromkeys(("sha256", "ends_sha256", "sums_sha256"), TEXT),
+}
 _SPLIT: Shape = {"tokens": COUNT, "documents": COUNT, "words": COUNT, "bytes": COUNT, "shards": [_SHARD]}
 INDEX_SHAPE: Shape = {
     "tokenizer": {"sha256": TEXT, "tokens": COUNT, "end?": TEXT},

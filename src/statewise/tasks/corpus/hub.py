@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from statewise.runtime.messages import to_install
 from statewise.tasks.corpus.documents import Piece, Source, pieces_of_field
 
-KNOWN = {
-    "fineweb-edu": ("HuggingFaceFW/fineweb-edu", "sample-10BT"),
-    "tinystories": ("roneneldan/TinyStories", None),
-}
+KNOWN = {"fineweb-edu": ("HuggingFaceFW/fineweb-edu", "sample-10BT"), "tinystories": ("roneneldan/TinyStories", None)}
 """Name and configuration of datasets with a short name."""
 
 

@@ -98,8 +98,11 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
             f"{END} occurs {marks:,} time{'s' * (marks > 1)} inside documents, as text: to end a document it must be "
             "a line of its own, with --documents mark or auto"
         )
-    texts = [one.text if cut is None else one.text[: max(0, cut - one.start)]
-             for one in sorted(heap, reverse=True) if one.document >= threshold]  # fmt: skip
+    texts = [
+        one.text if cut is None else one.text[: max(0, cut - one.start)]
+        for one in sorted(heap, reverse=True)
+        if one.document >= threshold
+    ]
     return Plan(threshold, cut, texts, characters if complete else None, notes)
 
 

@@ -256,9 +256,12 @@ class Manhattan(Task, Automaton):
         `legal_rides`: at least one turn, and no illegal one before the first `end`."""
         room = LONGEST_RIDE - 2
         rides = Examples.of(
-            [np.concatenate([examples.prompt(row), completion.tokens[:room]])
-             for row, completion in enumerate(completions)], [2] * len(completions),
-        )  # fmt: skip
+            [
+                np.concatenate([examples.prompt(row), completion.tokens[:room]])
+                for row, completion in enumerate(completions)
+            ],
+            [2] * len(completions),
+        )
         verdicts, moves, _ = self.check(rides)
         legal = (verdicts != ILLEGAL_TURN) & (moves > 0)
         return {"valid_trajectories": float((verdicts == VALID).mean()), "legal_rides": float(legal.mean())}

@@ -58,9 +58,13 @@ def warnings(
 
 
 def _misread(
-    symbols: Sequence[str], training: Ragged, held_out: Ragged, layout: SequenceFile, columns: Sequence[str],
+    symbols: Sequence[str],
+    training: Ragged,
+    held_out: Ragged,
+    layout: SequenceFile,
+    columns: Sequence[str],
     counts: np.ndarray,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Signs that symbols, sequences or columns are others than those that were read."""
     used = [token for token in range(len(symbols)) if counts[token]]
 
@@ -93,14 +97,20 @@ def _misread(
         if share > SUSPICIOUS:
             flag = "'\\t'" if mark == "\t" else f"'{mark}'"
             under = "" if columns else "; if it separates columns under a header, --task.format csv"
-            return [f"{share:.0%} of the symbols contain {name}, such as {example}: if it separates symbols, set "
-                    f"--task.separator {flag}{under}"]  # fmt: skip
+            return [
+                f"{share:.0%} of the symbols contain {name}, such as {example}: if it separates symbols, set "
+                f"--task.separator {flag}{under}"
+            ]
     if single and columns:
-        return [f"every row has one symbol: if rows are events, set --task.group to the column that names the case, "
-                f"one of {', '.join(columns)}; if white space does not separate symbols, --task.separator"]  # fmt: skip
+        return [
+            f"every row has one symbol: if rows are events, set --task.group to the column that names the case, "
+            f"one of {', '.join(columns)}; if white space does not separate symbols, --task.separator"
+        ]
     if single:
-        return [f"every line is one symbol, such as {such(lambda _: True)[1]}: if its characters are the symbols, set "
-                "--task.separator ''"]  # fmt: skip
+        return [
+            f"every line is one symbol, such as {such(lambda _: True)[1]}: if its characters are the symbols, set "
+            "--task.separator ''"
+        ]
     return _rare(symbols, counts, columns)
 
 
@@ -109,8 +119,10 @@ def _rare(symbols: Sequence[str], counts: np.ndarray, columns: Sequence[str]) ->
     if 2 * len(once) <= counts.sum():
         return []
     column = "; is this the right column? Set --task.column" if columns else ""
-    return [f"{len(once):,} of {np.count_nonzero(counts):,} different symbols occur only once, such as "
-            f"{shown(symbols[once[0]])}, and cannot be learned{column}"]  # fmt: skip
+    return [
+        f"{len(once):,} of {np.count_nonzero(counts):,} different symbols occur only once, such as "
+        f"{shown(symbols[once[0]])}, and cannot be learned{column}"
+    ]
 
 
 def shown(symbol: str) -> str:

@@ -105,12 +105,16 @@ def of_table(table: Table, ask: Ask) -> Process:
     weights[:S, :A] = table.weights
     place = np.arange(states)
     return Process(
-        symbols, after, weights,
+        symbols,
+        after,
+        weights,
         question=np.where(place < S, A, -1),
         asked=(place >= S) & (place < 2 * S),
         known=np.where(place < 2 * S, place % S, -1),
-        start=table.start, unit=1, ends=ask == "query",
-    )  # fmt: skip
+        start=table.start,
+        unit=1,
+        ends=ask == "query",
+    )
 
 
 def flip_flop(ask: Ask, rate: float) -> Process:
@@ -130,9 +134,13 @@ def flip_flop(ask: Ask, rate: float) -> Process:
     after[asked, [zero, one]] = ready if ask == "reveals" else ended
     place = np.arange(states)
     return Process(
-        ["w", "r", "i", "0", "1"], after, weights,
+        ["w", "r", "i", "0", "1"],
+        after,
+        weights,
         question=np.where(np.isin(place, ready), read, -1),
         asked=np.isin(place, asked),
         known=np.where((place >= 2) & (place < 8), place % 2, -1),
-        start=start, unit=2, ends=ask == "query",
-    )  # fmt: skip
+        start=start,
+        unit=2,
+        ends=ask == "query",
+    )

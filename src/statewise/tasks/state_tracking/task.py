@@ -188,8 +188,9 @@ class StateTracking(Task, Automaton):
                 rate = float("nan")
             if not 0 < rate <= 0.5 or self.config.ask != "reveals":
                 raise ValueError(f"--reveals {value}: give a probability up to 0.5, of a task that asks by reveals")
-            return self._of_length(self._lengths[1], n or self.config.held_out_sequences, self._process(rate), rate,
-                                   held_out=True)  # fmt: skip
+            return self._of_length(
+                self._lengths[1], n or self.config.held_out_sequences, self._process(rate), rate, held_out=True
+            )
         return super().held_out_by(option, value, n)
 
     def _of_length(
@@ -199,9 +200,15 @@ class StateTracking(Task, Automaton):
         return self._draw(rng, n, process, rate, lengths=(length, length), held_out=held_out)
 
     def _draw(
-        self, rng: np.random.Generator, n: int, process: Process, rate: float | None = None, *,
-        lengths: tuple[int, int] | None = None, held_out: bool | None,
-    ) -> Examples:  # fmt: skip
+        self,
+        rng: np.random.Generator,
+        n: int,
+        process: Process,
+        rate: float | None = None,
+        *,
+        lengths: tuple[int, int] | None = None,
+        held_out: bool | None,
+    ) -> Examples:
         """n sequences that are held out or not; None: either."""
         config, (least, most) = self.config, lengths or self._lengths
         rate = (config.reveal_rate if rate is None else rate) if config.ask == "reveals" else 0.0

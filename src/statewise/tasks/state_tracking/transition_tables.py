@@ -19,9 +19,7 @@ from statewise.runtime.json_files import NUMBER, TEXT, Maybe, Shape, check_keys,
 from statewise.runtime.messages import short
 
 MOST_STATES = 5000
-SHAPE: Shape = {
-    "states": [TEXT], "tokens": [TEXT], "next": [[Maybe(TEXT)]], "start?": TEXT, "weights?": [[NUMBER]],
-}  # fmt: skip
+SHAPE: Shape = {"states": [TEXT], "tokens": [TEXT], "next": [[Maybe(TEXT)]], "start?": TEXT, "weights?": [[NUMBER]]}
 KEYS = ("states", "tokens", "next", "start", "weights")
 
 

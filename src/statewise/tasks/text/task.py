@@ -106,8 +106,16 @@ class Windows:
 
 
 _SPLIT: Shape = {"tokens": COUNT, "documents": COUNT, "sha256": [TEXT]}
-KEPT: Shape = {"path": TEXT, "fingerprint": TEXT, "tokenizer": TEXT, "end?": TEXT, "separation": TEXT, "field": TEXT,
-               "training": _SPLIT, "held_out": _SPLIT}  # fmt: skip
+KEPT: Shape = {
+    "path": TEXT,
+    "fingerprint": TEXT,
+    "tokenizer": TEXT,
+    "end?": TEXT,
+    "separation": TEXT,
+    "field": TEXT,
+    "training": _SPLIT,
+    "held_out": _SPLIT,
+}
 """What a run keeps about its data."""
 
 
@@ -233,8 +241,9 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
                     "it was made from"
                 )
             return self._some(corpus.held_out, None)
-        pieces = (piece for source in find([path], self.facts["separation"], self.facts["field"])
-                  for piece in source.pieces())  # fmt: skip
+        pieces = (
+            piece for source in find([path], self.facts["separation"], self.facts["field"]) for piece in source.pieces()
+        )
         parts = [encoded.tokens for encoded in encode((SplitPiece(True, piece) for piece in pieces), self.bpe)]
         if not parts:
             raise ValueError(f"{path}: no text: every document is empty")
