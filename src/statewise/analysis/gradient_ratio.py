@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.smoothing import smoothed
@@ -55,8 +56,8 @@ class GradientRatio(Analysis):
     Config = GradientRatioConfig
     config: GradientRatioConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         _traceable(predictor())
 
     def analyze(self, subject: Subject) -> Findings:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.smoothing import smoothed
@@ -54,8 +55,8 @@ class RestrictedState(Analysis):
     Config = RestrictedStateConfig
     config: RestrictedStateConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         _limiter(predictor())
 
     def analyze(self, subject: Subject) -> Findings:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
@@ -45,8 +46,8 @@ class RolloutDrift(Analysis):
     Config = RolloutDriftConfig
     config: RolloutDriftConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         state_dynamics(predictor())
 
     def analyze(self, subject: Subject) -> Findings:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
@@ -137,12 +138,12 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         """Set by `training.sharding.shard`: processes gather each block together, so all must call it equally often."""
 
     @property
+    @override
     def state_width(self) -> int:
-        """See `Backbone.state_width`."""
         return (1 + self.config.slots) * self.width
 
+    @override
     def under(self, protocol: StateProtocol, warmup: int) -> BeliefSlots:
-        """See `Carrying.under`."""
         other = copy.copy(self)
         other.protocol, other.warmup = protocol, warmup
         return other
@@ -151,8 +152,8 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         """See `Backbone.encode`; `state` is (B, T, (1 + S) D)."""
         return _hidden(self._walk(batch))
 
+    @override
     def readouts(self, batch: Batch) -> Tensor:
-        """See `ReadoutOnly`."""
         return torch.cat([hidden for hidden, _ in self._walk(batch)], dim=1)
 
     def extend(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None = None) -> Hidden:
@@ -160,8 +161,8 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         length, as attention is limited to a chunk."""
         return self._extend(tokens, cache, counts, 0)
 
+    @override
     def encode_chunks(self, tokens: Tensor) -> Iterator[Hidden]:
-        """See `Carrying.encode_chunks`."""
         cache = self.make_cache(len(tokens))
         for part in torch.split(tokens, self.chunk, dim=1):
             yield self._extend(part, cache, None, self.warmup)
@@ -187,8 +188,8 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
             found = Hidden(*(weight.new_zeros(*tokens.shape, width) for width in (self.state_width, self.width)))
         return found
 
+    @override
     def notes(self, steps: int) -> list[str]:
-        """See `Noted.notes`."""
         if not self.config.warmup:
             return []
         return [
@@ -348,12 +349,12 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         """An empty cache."""
         return GroupedCache(rows, self.config.layers, self.config.chunk)
 
+    @override
     def keep(self, cache: GroupedCache) -> dict[str, Tensor]:
-        """See `Carrying.keep`."""
         return cache.keep()
 
+    @override
     def resume(self, kept: Mapping[str, Tensor]) -> GroupedCache:
-        """See `Carrying.resume`."""
         config = self.config
         read = kept["hidden"].shape[1] if "hidden" in kept and kept["hidden"].dim() > 1 else 0
         both = 2, 1, config.heads, read, config.width // config.heads
@@ -375,12 +376,12 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         return GroupedCache.resume(kept, config.layers, config.chunk)
 
     @property
+    @override
     def across_rows(self) -> bool:
-        """See `AcrossRows.across_rows`."""
         return self.config.across_rows
 
+    @override
     def open_lanes(self, lanes: int) -> None:
-        """See `AcrossRows.open_lanes`."""
         # Not `initial.new_zeros`, whose tensors are sharded if `initial` is.
         new = partial(torch.zeros, dtype=self.initial.dtype, device=self.initial.device)
         self.lanes = Lanes(
@@ -390,18 +391,18 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
             documents=new(lanes, self.chunk, dtype=torch.int64),
         )
 
+    @override
     def advance_lanes(self) -> None:
-        """See `AcrossRows.advance_lanes`."""
         assert self.lanes is not None
         self.lanes.advance()
 
+    @override
     def kept_lanes(self) -> Mapping[str, Tensor]:
-        """See `AcrossRows.kept_lanes`."""
         assert self.lanes is not None
         return self.lanes.kept
 
+    @override
     def load_lanes(self, kept: Mapping[str, Tensor]) -> None:
-        """See `AcrossRows.load_lanes`."""
         assert self.lanes is not None
         for name, tensor in kept.items():
             whole = name in ("owner", "documents")

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.nn.block import Block, BlockConfig, BlockContext
@@ -57,18 +58,18 @@ class GPT(Branching, Counted, Followed, Hookable):
         linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
         self.block_weights = sum(linear.weight.numel() for linear in linears)
 
+    @override
     def encode(self, batch: Batch) -> Hidden:
-        """See `Backbone.encode`."""
         return self.last(self.trunk(batch))
 
+    @override
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
-        """See `Backbone.extend`."""
         return self._extend(tokens, cache, counts)[0]
 
+    @override
     def extend_trunk(
         self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None
     ) -> tuple[Hidden, Tensor]:
-        """See `Branching.extend_trunk`."""
         return self._extend(tokens, cache, counts)
 
     def _extend(
@@ -122,17 +123,17 @@ class GPT(Branching, Counted, Followed, Hookable):
         x = self.norm(self.blocks[-1](x, context))
         return Hidden(state=x, readout=x)
 
+    @override
     def trunk_state(self, trunk: tuple[Tensor, BlockContext]) -> Tensor:
-        """See `Branching.trunk_state`."""
         return trunk[0]
 
     @property
+    @override
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
-        """See `Followed.streams`."""
         return ("input",)
 
+    @override
     def every_stream(self, tokens: Tensor, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
-        """See `Followed.every_stream`."""
         cache = self.make_cache(len(tokens)) if cache is None else cache
         return self._extend(tokens, cache, by_row=True)[0].readout[:, None], 0
 
@@ -162,8 +163,8 @@ class GPT(Branching, Counted, Followed, Hookable):
         """See `Branching.branch_flops`: all blocks are alike."""
         return self.flops(length) / self.config.layers
 
+    @override
     def hook_points(self) -> dict[str, HookPoint]:
-        """See `Hookable`."""
         points = {"hook_embed": HookPoint(self.embedding)}
         for layer, block in enumerate(self.blocks):
             points |= block_hook_points(layer, block, self.config.heads)
@@ -185,12 +186,12 @@ class GPTBranch(Branch):
         x, context = trunk
         return self.norm(self.block(x, context))
 
+    @override
     def make_cache(self, rows: int) -> KeyValueCache:
-        """See `Branch.make_cache`."""
         return KeyValueCache(rows, 1, most=self.context)
 
+    @override
     def extend(self, x: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Tensor:
-        """See `Branch.extend`."""
         place, context = started_pass(cache, x.shape[1], counts, x.device)
         if self.config.positions == "rope":
             rotation = rotary_angles(place.clamp(min=0), self.config.width // self.config.heads)

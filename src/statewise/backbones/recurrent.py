@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
+from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.nn.cache import SLACK, PlaceStore
@@ -215,8 +216,8 @@ class Recurrent(Branching, Counted, Hookable):
             draw_normal(self.embedding.weight, std=0.5 if self.head is not None else config.width**-0.5)
 
     @property
+    @override
     def state_width(self) -> int:
-        """See `Backbone.state_width`."""
         return self.config.layers * self.width
 
     def encode(self, batch: Batch) -> Hidden:
@@ -232,13 +233,13 @@ class Recurrent(Branching, Counted, Hookable):
             below.append(layer(below[-1], packing))
         return Trunk(tuple(below), packing)
 
+    @override
     def last(self, trunk: Trunk) -> Hidden:
-        """See `Branching.last`."""
         readout = self.blocks[-1](trunk.below[-1], trunk.packing)
         return Hidden(torch.cat([readout, *trunk.below[:0:-1]], dim=-1), readout)
 
+    @override
     def trunk_state(self, trunk: Trunk) -> Tensor:
-        """See `Branching.trunk_state`."""
         return trunk.below[-1]
 
     def make_branch(self) -> RecurrentBranch:
@@ -249,10 +250,10 @@ class Recurrent(Branching, Counted, Hookable):
         """See `Backbone.extend`. The cache holds the states after the last positions, so that it can be rewound."""
         return self.extend_trunk(tokens, cache, counts)[0]
 
+    @override
     def extend_trunk(
         self, tokens: Tensor, cache: PlaceStore, counts: np.ndarray | None = None
     ) -> tuple[Hidden, Tensor]:
-        """See `Branching.extend_trunk`."""
         check_context(cache, tokens.shape[1], counts, self.context)
         embedded = self.embed(tokens)
         hidden = extend_layers(self.blocks, embedded, cache, counts)
@@ -305,12 +306,12 @@ class RecurrentBranch(Branch):
         found: Tensor = self.layer(trunk.below[-1], trunk.packing)
         return found
 
+    @override
     def make_cache(self, rows: int) -> PlaceStore:
-        """See `Branch.make_cache`."""
         return PlaceStore(rows, layers=1, span=1)
 
+    @override
     def extend(self, x: Tensor, cache: PlaceStore, counts: np.ndarray | None = None) -> Tensor:
-        """See `Branch.extend`."""
         return extend_layers([self.layer], x, cache, counts)[0]
 
 

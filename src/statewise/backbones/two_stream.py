@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.gpt import GPTConfig
@@ -264,8 +265,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         init_weights(self, config.init, config.layers)
 
     @property
+    @override
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
-        """See `Followed.streams`."""
         names: tuple[Literal["input", "prediction"], ...] = ("input", "prediction")
         return tuple(names[stream] for stream in self._now()[0].streams)
 
@@ -274,8 +275,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         self._separated = fraction >= self.config.separate_from
         self.separated.fill_(self._separated)
 
+    @override
     def notes(self, steps: int) -> list[str]:
-        """See `Noted.notes`."""
         if (steps - 1) / steps >= self.config.separate_from:
             return []
         return [
@@ -289,8 +290,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
             variant, reach = VARIANTS["standard"], Reach(None, -1)
         return variant, Reach(*(self.longest if span is None else span for span in reach))
 
+    @override
     def encode(self, batch: Batch) -> Hidden:
-        """See `Backbone.encode`."""
         variant, _ = self._now()
         asking = tuple(stream for stream in variant.streams if stream in (variant.state, variant.readout))
         return self._hidden(self._encode(batch, asking), asking)
@@ -300,8 +301,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         only."""
         return self._encode(batch, (self._now()[0].readout,))[:, 0]
 
+    @override
     def extend(self, tokens: Tensor, cache: StreamCache, counts: np.ndarray | None = None) -> Hidden:
-        """See `Backbone.extend`."""
         variant, _ = self._now()
         asking = tuple(stream for stream in variant.streams if stream in (variant.state, variant.readout))
         return self._hidden(self._extend(tokens, variant.streams, asking, cache, counts), asking)
@@ -322,8 +323,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
             self._extend(tokens[:, columns], (INPUT,), (INPUT,), cache, None)
         return self.extend(tokens[:, -1:], cache)
 
+    @override
     def every_stream(self, tokens: Tensor, cache: StreamCache | None = None) -> tuple[Tensor, int]:
-        """See `Followed.every_stream`."""
         variant, _ = self._now()
         cache = self.make_cache(len(tokens)) if cache is None else cache
         x = self._extend(tokens, variant.streams, variant.streams, cache, None, whole=True)
@@ -335,8 +336,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         limited.longest = places
         return limited
 
+    @override
     def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `Fetching.fetches`."""
         x, context = self._entered(batch)
         if PREDICTION not in context.streams:
             raise ValueError("there is no prediction stream, as the model stands")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from typing_extensions import override
+
 from statewise.runtime.messages import escaped, say
 
 
@@ -31,8 +33,8 @@ def others_escaped() -> Iterator[None]:
 class _Last(logging.Handler):
     """Prints log records that no other handler takes."""
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
         try:
             say(self.format(record), file=sys.stderr)
         except Exception:

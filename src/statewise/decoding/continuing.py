@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.data_types import Batch, Completion, Hidden
 from statewise.decoding import kept_state
@@ -115,21 +116,21 @@ class Continued(Predictor):
             logits = self.predictor.extend(self._cursor, prompts)[:, -1]
         return self._cursor, logits
 
+    @override
     def extend(self, cursor: Any, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
-        """See `Predictor.extend`."""
         self._read += tokens.shape[1] if counts is None else int(counts[0])
         return self.predictor.extend(cursor, tokens, counts)
 
+    @override
     def hold(self, cursor: Any) -> None:
-        """See `Predictor.hold`."""
         self.predictor.hold(cursor)
 
+    @override
     def release(self, cursor: Any) -> None:
-        """See `Predictor.release`."""
         self.predictor.release(cursor)
 
+    @override
     def rewind(self, cursor: Any, positions: int | np.ndarray) -> None:
-        """See `Predictor.rewind`."""
         self._read -= int(np.asarray(positions).flatten()[0])
         self.predictor.rewind(cursor, positions)
 
@@ -141,12 +142,12 @@ class Continued(Predictor):
         """Raises `ValueError`: there is only one sequence."""
         raise ValueError("a kept state needs a decoder that does not search: greedy, sample or speculative")
 
+    @override
     def states(self, batch: Batch) -> Hidden:
-        """See `Predictor.states`."""
         return self.predictor.states(batch)
 
+    @override
     def logits(self, batch: Batch) -> Tensor:
-        """See `Predictor.logits`."""
         return self.predictor.logits(batch)
 
     def _resumed(self, kept: Mapping[str, Tensor]) -> Any:
@@ -162,6 +163,6 @@ class Continued(Predictor):
 class DraftingContinued(Continued, Drafter):
     """A `Continued` of a predictor that can draft."""
 
+    @override
     def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:
-        """See `Drafter.guesses`."""
         return drafter(self.predictor).guesses(cursor, token, among)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from math import exp
 
+from typing_extensions import override
+
 LENGTHS = (0, 1, 3, 7, 15)
 """The draft lengths that `MeasuredLength` compares. A pass of one token more than these fills the rows of matrix
 products."""
@@ -43,8 +45,8 @@ class FixedLength(DraftLength):
     def __init__(self, length: int) -> None:
         self.length = length
 
+    @override
     def next(self) -> int:
-        """See `DraftLength.next`."""
         return self.length
 
 
@@ -63,8 +65,8 @@ class MeasuredLength(DraftLength):
         self._best, self._stretch = 0, 0  # for how many cycles it stays the best without a comparison
         self._trials, self._pause = 0, PAUSES[0]
 
+    @override
     def next(self) -> int:
-        """See `DraftLength.next`."""
         for length in self._first:
             if len(self.seconds[length]) < TRIALS:
                 return length

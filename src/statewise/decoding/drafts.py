@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.data_types import in_float64
 from statewise.decoding.predictor import Drafter
@@ -61,8 +62,8 @@ class ModelDrafts(DraftSource):
         only these tokens are drafted, and the probabilities are among them; None: all."""
         self.drafter, self.confidence, self.frequent = drafter, confidence, frequent
 
+    @override
     def draft(self, cursor: Any, rows: list[int], pending: Tensor, most: list[int], choose: Choose) -> Draft:
-        """See `DraftSource.draft`."""
         longest = max(most)
         if longest == 0:
             return Draft(pending[:, None], [0] * len(rows))
@@ -137,8 +138,8 @@ class PromptLookup(DraftSource):
         self.read: list[list[int]] = [[] for _ in range(rows)]
         self._after: list[dict[tuple[int, ...], int]] = [{} for _ in range(rows)]  # where the token after a run stands
 
+    @override
     def follow(self, row: int, tokens: list[int]) -> None:
-        """See `DraftSource.follow`."""
         read, after = self.read[row], self._after[row]
         for token in tokens:
             place = len(read)
@@ -146,8 +147,8 @@ class PromptLookup(DraftSource):
                 after[tuple(read[place - length :])] = place
             read.append(token)
 
+    @override
     def draft(self, cursor: Any, rows: list[int], pending: Tensor, most: list[int], choose: Choose) -> Draft:
-        """See `DraftSource.draft`."""
         found = [self.continuation(row, count) for row, count in zip(rows, most)]
         counts = [len(tokens) for tokens in found]
         longest = max(counts)

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.noise import NoiseAhead, gumbel
@@ -95,12 +96,12 @@ class Greedy(StepByStep):
     def __init__(self, config: GreedyConfig) -> None:
         self.config = config
 
+    @override
     def choose(self, logits: Tensor, noise: np.ndarray | None) -> Tensor:
-        """See `StepByStep.choose`."""
         return logits.argmax(-1)
 
+    @override
     def close(self, logits: Tensor, noise: np.ndarray | None, tokens: Tensor, error: float) -> Tensor:
-        """See `StepByStep.close`."""
         best = logits.topk(min(2, logits.shape[-1])).values
         return best[:, 0] - best[:, -1] <= 2 * error
 
@@ -140,8 +141,8 @@ class Sample(StepByStep):
         self.cuts = config.top_k is not None or config.top_p < 1 or config.floor > 0
         """Whether some tokens are never drawn."""
 
+    @override
     def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
-        """See `StepByStep.noise`."""
         return gumbel(self.config.seed, rows, positions, vocabulary)
 
     def choose(self, logits: Tensor, noise: np.ndarray | None) -> Tensor:
@@ -153,8 +154,8 @@ class Sample(StepByStep):
         # NumPy: its operations on a few numbers cost less than PyTorch's. The sum is in float64.
         return torch.from_numpy((given.numpy() + noise).argmax(-1))
 
+    @override
     def close(self, logits: Tensor, noise: np.ndarray | None, tokens: Tensor, error: float) -> Tensor:
-        """See `StepByStep.close`."""
         assert noise is not None
         logits, chosen = logits.cpu().double() / self.config.temperature, tokens.cpu()
         reach = 2 * error / self.config.temperature  # by which the difference of two logits may change

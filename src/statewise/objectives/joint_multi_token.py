@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
@@ -120,8 +121,8 @@ class JointMultiToken(Objective):
             }
         )
 
+    @override
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """See `ahead_counts`."""
         return ahead_counts(batch, self.config.horizon)
 
     def flops(self, batch: Batch) -> float | None:
@@ -156,14 +157,14 @@ class JointPredictor(CausalPredictor, Drafter):
         super().__init__(objective.backbone)
         self.fetch, self.draft_head = objective.fetch, DraftHead(objective.backbone)
 
+    @override
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
-        """See `CausalPredictor.next_logits`."""
         embedded = self.backbone.embed(tokens).flatten(0, 1)[:, None]
         readout = self.fetch(self.backbone.state_for_head(hidden.state).flatten(0, 1), embedded)[:, 0]
         return self.backbone.logits(readout.unflatten(0, tokens.shape))
 
+    @override
     def kept(self, hidden: Hidden, tokens: Tensor) -> Tensor:
-        """See `CausalPredictor.kept`."""
         return torch.cat((self.backbone.state_for_head(hidden.state), self.backbone.embed(tokens)), dim=-1)
 
     def guesses(

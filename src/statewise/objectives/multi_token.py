@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.nn.cache import Cache, PlaceStore
@@ -78,8 +79,8 @@ class MultiToken(Objective):
             "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
         }
 
+    @override
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """See `ahead_counts`."""
         return ahead_counts(batch, self.config.horizon)
 
     def flops(self, batch: Batch) -> float | None:
@@ -105,14 +106,14 @@ class BranchedCursor(CausalCursor):
     """The trunk's states of all positions."""
     branches: list[Cache]
 
+    @override
     def reorder(self, rows: Tensor) -> None:
-        """See `Predictor.reorder`."""
         super().reorder(rows)
         for cache in (self.trunk, *self.branches):
             cache.reorder(rows)
 
+    @override
     def join(self, other: Self) -> None:
-        """See `Predictor.join`."""
         super().join(other)
         self.trunk.join(other.trunk)
         for cache, more in zip(self.branches, other.branches):
@@ -136,8 +137,8 @@ class BranchDrafter(CausalPredictor, Drafter):
         super().__init__(backbone)
         self.branching, self.branches, self.draft_head = backbone, branches, DraftHead(backbone)
 
+    @override
     def new_cursor(self, rows: int) -> BranchedCursor:
-        """See `CausalPredictor.new_cursor`."""
         plain, trunk = super().new_cursor(rows), PlaceStore(rows, most=self.context)
         return BranchedCursor(
             plain.cache, plain.recent, plain.known, trunk, [branch.make_cache(rows) for branch in self.branches]
@@ -152,8 +153,8 @@ class BranchDrafter(CausalPredictor, Drafter):
         cursor.trunk.advance()
         return hidden
 
+    @override
     def read_last(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Hidden:
-        """See `CausalPredictor.read_last`."""
         return read_in_parts(lambda part, new: self.read(cursor, part, new), prompts, counts)
 
     @torch.no_grad()
@@ -167,22 +168,22 @@ class BranchDrafter(CausalPredictor, Drafter):
             last, _ = last_columns(Hidden(readout, readout), counts)
             yield self.draft_head(last[:, 0], among)
 
+    @override
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
-        """See `Predictor.rewind`."""
         assert isinstance(cursor, BranchedCursor)
         super().rewind(cursor, positions)
         cursor.trunk.rewind(positions)
         for cache in cursor.branches:
             cache.rewind(np.maximum(0, cache.lengths - cursor.trunk.lengths))
 
+    @override
     def hold(self, cursor: CausalCursor) -> None:
-        """See `Predictor.hold`."""
         assert isinstance(cursor, BranchedCursor)
         for cache in (cursor.cache, *cursor.branches):
             cache.hold()
 
+    @override
     def release(self, cursor: CausalCursor) -> None:
-        """See `Predictor.release`."""
         assert isinstance(cursor, BranchedCursor)
         for cache in (cursor.cache, *cursor.branches):
             cache.release()

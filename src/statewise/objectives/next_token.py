@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.powers import readouts
@@ -42,8 +43,8 @@ class NextToken(Objective):
         """Scored tokens."""
         return {"next_token": batch.scored.sum()}
 
+    @override
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`."""
         return token_flops(self.backbone, batch)
 
     def predictor(self) -> CausalPredictor:

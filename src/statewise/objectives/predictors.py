@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.nn.cache import Cache
@@ -94,14 +95,14 @@ class CausalPredictor(Predictor):
         return CausalCursor(self.backbone.make_cache(rows), torch.empty(0), np.zeros(0, np.int64))
 
     @torch.no_grad()
+    @override
     def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[CausalCursor, Tensor]:
-        """See `Predictor.start`."""
         cursor = self.new_cursor(len(prompts))
         return cursor, self.read_prompt(cursor, prompts, counts)
 
     @torch.no_grad()
+    @override
     def extend(self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
-        """See `Predictor.extend`."""
         return self.extend_with_states(cursor, tokens, counts)[1]
 
     @torch.no_grad()
@@ -141,35 +142,35 @@ class CausalPredictor(Predictor):
         cursor's sequences, if there is a cursor."""
         return self.backbone.logits(hidden.readout)
 
+    @override
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
-        """See `Predictor.rewind`."""
         cursor.cache.rewind(positions)
         cursor.take_back(positions)
 
+    @override
     def hold(self, cursor: CausalCursor) -> None:
-        """See `Predictor.hold`."""
         cursor.cache.hold()
 
+    @override
     def release(self, cursor: CausalCursor) -> None:
-        """See `Predictor.release`."""
         cursor.cache.release()
 
+    @override
     def reorder(self, cursor: CausalCursor, rows: Tensor) -> None:
-        """See `Predictor.reorder`."""
         cursor.reorder(rows.to(self.device))
 
+    @override
     def join(self, cursor: CausalCursor, other: CausalCursor) -> None:
-        """See `Predictor.join`."""
         cursor.join(other)
 
     @torch.no_grad()
+    @override
     def states(self, batch: Batch) -> Hidden:
-        """See `Predictor.states`."""
         return self.backbone.encode(batch.to(self.device))
 
     @torch.no_grad()
+    @override
     def logits(self, batch: Batch) -> Tensor:
-        """See `Predictor.logits`."""
         return self.logits_with_states(batch)[1]
 
     @torch.no_grad()
@@ -237,12 +238,12 @@ class Traces(CausalPredictor, Traceable):
         return self.backbone
 
     @property
+    @override
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
-        """See `Traceable.streams`."""
         return self.followed.streams
 
+    @override
     def trace(self, tokens: Tensor, places: Tensor, source: int = 0) -> Traced:
-        """See `Traceable.trace`."""
         tokens, places = tokens.to(self.device), places.to(self.device)
         rows = torch.arange(len(tokens), device=self.device)
         cache = None
@@ -261,8 +262,8 @@ class Traces(CausalPredictor, Traceable):
 class Limits(CausalPredictor, StateLimiter):
     """The power that a backbone whose memory can be limited lends."""
 
+    @override
     def limited(self, places: int) -> CausalPredictor:
-        """See `StateLimiter.limited`."""
         assert isinstance(self.backbone, Limitable)
         return CausalPredictor(self.backbone.limited(places))
 
@@ -271,14 +272,14 @@ class Fetches(CausalPredictor, Fetcher):
     """The power that a backbone whose predictions attend to their own inputs lends."""
 
     @property
+    @override
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
-        """See `Fetcher.streams`."""
         assert isinstance(self.backbone, Followed)
         return self.backbone.streams
 
     @torch.no_grad()
+    @override
     def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `Fetcher.fetches`."""
         assert isinstance(self.backbone, Fetching)
         return self.backbone.fetches(batch.to(self.device))
 
@@ -298,18 +299,18 @@ class Carries(CausalPredictor, Carrier):
         return other
 
     @torch.no_grad()
+    @override
     def chunk_logits(self, tokens: Tensor) -> Iterator[Tensor]:
-        """See `Carrier.chunk_logits`."""
         tokens = tokens.to(self.device)
         for part, hidden in zip(torch.split(tokens, self.chunk, dim=1), self.carrying.encode_chunks(tokens)):
             yield to_float32(self.next_logits(hidden, part))
 
+    @override
     def keep(self, cursor: CausalCursor) -> dict[str, Tensor]:
-        """See `Carrier.keep`."""
         return {**self.carrying.keep(cursor.cache), "recent": cursor.state()[:, None]}
 
+    @override
     def resume(self, kept: Mapping[str, Tensor]) -> CausalCursor:
-        """See `Carrier.resume`."""
         moved = {name: tensor.to(self.device) for name, tensor in kept.items()}
         recent = moved.pop("recent", torch.empty(0))
         cache = self.carrying.resume(moved)

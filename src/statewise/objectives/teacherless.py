@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.powers import readouts
@@ -51,8 +52,8 @@ class Teacherless(Objective):
         """Scored tokens."""
         return {"next_token": batch.scored.sum()}
 
+    @override
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`."""
         return token_flops(self.backbone, batch)
 
     def inputs(self, batch: Batch) -> Tensor:
@@ -77,20 +78,20 @@ class TeacherlessCursor(CausalCursor):
     ahead: Hidden | None = None
     """(B, n, ...): the outputs at all fillers that fit the context; None until needed."""
 
+    @override
     def take_back(self, positions: int | np.ndarray) -> None:
-        """See `CausalCursor.take_back`."""
         super().take_back(positions)
         self.read = self.read - positions
 
+    @override
     def reorder(self, rows: Tensor) -> None:
-        """See `Predictor.reorder`."""
         super().reorder(rows)
         self.read = self.read[rows.cpu().numpy()]
         if self.ahead is not None:
             self.ahead = Hidden(*(part.index_select(0, rows) for part in self.ahead))
 
+    @override
     def join(self, other: Self) -> None:
-        """See `Predictor.join`."""
         super().join(other)
         self.read, self.ahead = np.concatenate([self.read, other.read]), None
 
@@ -104,12 +105,12 @@ class TeacherlessPredictor(CausalPredictor):
         super().__init__(objective.backbone)
         self.objective, self.vocabulary = objective, objective.filler
 
+    @override
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
-        """See `CausalPredictor.next_logits`."""
         return self.objective.logits(hidden.readout)
 
+    @override
     def new_cursor(self, rows: int) -> TeacherlessCursor:
-        """See `CausalPredictor.new_cursor`."""
         none = np.zeros(0, np.int64)
         return TeacherlessCursor(self.backbone.make_cache(rows), torch.empty(0), none, np.zeros(rows, np.int64))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.beliefs import states_of
@@ -71,8 +72,8 @@ class BeliefDynamics(Analysis):
     Config = BeliefDynamicsConfig
     config: BeliefDynamicsConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         believed(task)
         state_dynamics(predictor())
 

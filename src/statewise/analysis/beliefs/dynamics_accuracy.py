@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
@@ -56,8 +57,8 @@ class DynamicsAccuracy(Analysis):
     Config = DynamicsAccuracyConfig
     config: DynamicsAccuracyConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         state_dynamics(predictor())
 
     def analyze(self, subject: Subject) -> Findings:

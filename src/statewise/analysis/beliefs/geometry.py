@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, states_of
@@ -81,8 +82,8 @@ class BeliefGeometry(Analysis):
     Config = BeliefGeometryConfig
     config: BeliefGeometryConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         believed(task)
 
     def analyze(self, subject: Subject) -> Findings:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.analysis.probes.fit import UNDEFINED
 from statewise.analysis.probes.probing import Probing, ProbingConfig, Questions
@@ -149,8 +150,8 @@ class WorldProbe(Probing):
     x_title = "position in the sequence"
     target = "the true states"
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         world_of(task, "world-probe")
 
     def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
@@ -40,8 +41,8 @@ class Compression(Analysis):
     Config = CompressionConfig
     config: CompressionConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         automaton(task)
 
     def analyze(self, subject: Subject) -> Findings:

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
@@ -76,8 +77,8 @@ class Detours(Analysis):
     Config = DetoursConfig
     config: DetoursConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         automaton(task)
 
     def analyze(self, subject: Subject) -> Findings:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
@@ -86,8 +87,8 @@ class Distinction(Analysis):
     Config = DistinctionConfig
     config: DistinctionConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         automaton(task)
 
     def analyze(self, subject: Subject) -> Findings:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs.beliefs import is_several, states_of
@@ -91,8 +92,8 @@ class InductiveBias(Analysis):
     Config = InductiveBiasConfig
     config: InductiveBiasConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         world_of(task, "inductive-bias")
 
     def analyze(self, subject: Subject) -> Findings:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
@@ -72,8 +73,8 @@ class MapReconstruction(Analysis):
     Config = MapConfig
     config: MapConfig
 
+    @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """See `Analysis.check`."""
         _rides(task)
 
     def analyze(self, subject: Subject) -> Findings:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.hf import loading
@@ -120,8 +121,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         """Whether it has adapters."""
         return self._adapted is not None
 
+    @override
     def encode(self, batch: Batch) -> Hidden:
-        """See `Backbone.encode`."""
         self.check_length(batch)
         if batch.documents is None:
             return self._hidden(self.body(inputs_embeds=self.embed(batch.tokens), use_cache=False))
@@ -135,8 +136,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         )
         return self._hidden(found)
 
+    @override
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
-        """See `Backbone.extend`."""
         from statewise.backbones.hf.key_values import Columns
 
         new = tokens.shape[1]
@@ -244,8 +245,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             notes.append(f"{unused} tokens of the model's table have no text: they are never predicted")
         return notes
 
+    @override
     def check_symbols(self, symbols: Sequence[str]) -> None:
-        """See `Pretrained.check_symbols`."""
         if self.config.from_scratch or self.lender is not None:
             return
         model, number = self.config.model, len(symbols)

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 SLACK = 32
 """Positions by which a store with a limited span can be rewound without `hold`."""
@@ -335,8 +336,8 @@ class PlaceStore(Cache):
         renewed[:, :, :, used] = torch.index_select(buffer[:, :, :, used], 1, rows.to(buffer.device))
         return renewed
 
+    @override
     def check_rewind(self, counts: np.ndarray) -> None:
-        """See `Cache.check_rewind`."""
         if self.span is None:
             return
         left, places = self.lengths - counts, self.places

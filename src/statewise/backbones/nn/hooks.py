@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from typing_extensions import override
 
 See = Callable[[Tensor], Tensor]
 """Receives an activation (B, t, ...) and returns it, or a replacement."""
@@ -87,8 +88,8 @@ class StreamHookPoint(HookPoint):
     """Whether the activation has the streams of the block's input; otherwise those of its output. A pass without this
     stream is skipped."""
 
+    @override
     def watch(self, see: See) -> list[RemovableHandle]:
-        """See `HookPoint.watch`."""
         present: list[int] = []
 
         def note(block: nn.Module, given: tuple[Any, ...]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.backbones.nn.differentiable_once import differentiable_once
 
@@ -63,8 +64,8 @@ def heads_first(apart: Tensor) -> Tensor:
 
 class _SplitHeads(torch.autograd.Function):
     @staticmethod
+    @override
     def forward(ctx: Any, apart: Tensor, straight: Tensor, swapped: Tensor, turned: int) -> tuple[Tensor, ...]:
-        """See `split_heads`."""
         ctx.save_for_backward(straight, swapped)
         ctx.shape, ctx.turned = apart.shape, turned
         given = heads_first(apart)

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.backbones.nn.cache import Cache, KeyValueCache
 
@@ -122,7 +123,7 @@ class GroupedCache(Cache):
 
     @classmethod
     def resume(cls, kept: Mapping[str, Tensor], layers: int, chunk: int) -> GroupedCache:
-        """See `SlotCache.resume`."""
+        """A cache of one group that continues from the result of `keep`; see `SlotCache.resume`."""
         cache = cls(len(kept["state"]), layers, chunk)
         cache.groups = [(cache.groups[0][0], SlotCache.resume(kept, layers, chunk))]
         cache.lengths = cache.lengths + cache.groups[0][1].length
@@ -153,13 +154,13 @@ class GroupedCache(Cache):
             )
         return self.groups[0][1].keep()
 
+    @override
     def rewind(self, positions: int | np.ndarray) -> None:
-        """See `Cache.rewind`."""
         super().rewind(positions)
         self._merge()
 
+    @override
     def join(self, other: Self) -> None:
-        """See `Cache.join`."""
         super().join(other)
         self._merge()
 
@@ -188,20 +189,20 @@ class GroupedCache(Cache):
                 return False
         return True
 
+    @override
     def hold(self) -> None:
-        """See `Cache.hold`."""
         super().hold()
         for _, cache in self.groups:
             cache.held = True
 
+    @override
     def release(self) -> None:
-        """See `Cache.release`."""
         super().release()
         for _, cache in self.groups:
             cache.held = False
 
+    @override
     def check_rewind(self, counts: np.ndarray) -> None:
-        """See `Cache.check_rewind`."""
         for rows, cache in self.groups:
             most = int(counts[rows].max(initial=0))
             if most > cache.remembered:

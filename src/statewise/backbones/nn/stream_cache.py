@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.backbones.nn.cache import Cache, PlaceStore, unless_all
 from statewise.backbones.nn.streams import Reach
@@ -36,7 +37,7 @@ class StreamCache(Cache):
         self._counts: np.ndarray | None = None
 
     def begin(self, new: int, counts: np.ndarray | None = None) -> None:
-        """See `PlaceStore.begin`."""
+        """Announces a pass to all stores; see `PlaceStore.begin`."""
         self._new, self._counts = new, unless_all(counts, new)
         for store in self.stores:
             store.begin(new, self._counts)
@@ -82,19 +83,19 @@ class StreamCache(Cache):
         return torch.from_numpy(places).to(device)
 
     def advance(self) -> None:
-        """See `PlaceStore.advance`."""
+        """Counts the tokens of the pass as read in all stores."""
         for store in self.stores:
             store.advance()
         self.lengths = self.lengths + (self._new if self._counts is None else self._counts)
 
+    @override
     def hold(self) -> None:
-        """See `Cache.hold`."""
         super().hold()
         for store in self.stores:
             store.hold()
 
+    @override
     def release(self) -> None:
-        """See `Cache.release`."""
         super().release()
         for store in self.stores:
             store.release()
@@ -109,8 +110,8 @@ class StreamCache(Cache):
         """The stores of the streams that are read at later places."""
         return [store for store in self._of_streams if store is not None]
 
+    @override
     def check_rewind(self, counts: np.ndarray) -> None:
-        """See `Cache.check_rewind`."""
         for store in self.stores:
             store.check_rewind(counts)
 

@@ -17,6 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from statewise.backbones.gpt import GPTConfig
 from statewise.deploy.export.tensor_maps import Stacked, TensorMap, Zeros
 
@@ -66,8 +68,8 @@ class Llama(Layout):
     architecture, model_type = "LlamaForCausalLM", "llama"
     norm, positions, mlps = "rms", "rope", ("swiglu",)
 
+    @override
     def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
-        """See `Layout`."""
         return {
             **_llama_like(config, context),
             "head_dim": config.width // config.heads,
@@ -78,8 +80,8 @@ class Llama(Layout):
             "pretraining_tp": 1,
         }
 
+    @override
     def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        """See `Layout`."""
         yield from _llama_like_maps(config, ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
 
 
@@ -89,8 +91,8 @@ class StableLM(Layout):
     architecture, model_type = "StableLmForCausalLM", "stablelm"
     norm, positions, mlps, biased = "layer", "rope", ("swiglu",), False
 
+    @override
     def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
-        """See `Layout`."""
         return {
             **_llama_like(config, context, rotary=1.0),
             "hidden_act": "silu",
@@ -101,8 +103,8 @@ class StableLM(Layout):
             "hidden_dropout": config.dropout,
         }
 
+    @override
     def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        """See `Layout`."""
         yield from _llama_like_maps(config, ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
 
 
@@ -112,8 +114,8 @@ class Starcoder2(Layout):
     architecture, model_type = "Starcoder2ForCausalLM", "starcoder2"
     norm, positions, mlps = "layer", "rope", ("gelu", "relu")
 
+    @override
     def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
-        """See `Layout`."""
         return {
             **_llama_like(config, context),
             "hidden_act": config.mlp,
@@ -124,8 +126,8 @@ class Starcoder2(Layout):
             "embedding_dropout": config.dropout,
         }
 
+    @override
     def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        """See `Layout`."""
         yield from _llama_like_maps(config, ("mlp.c_fc",), "mlp.c_proj")
 
 
@@ -151,8 +153,8 @@ class GPT2(Layout):
             **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), config.dropout),
         }
 
+    @override
     def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        """See `Layout`."""
         yield Stacked("embedding.weight", ("transformer.wte.weight",))
         yield Stacked("positions.weight", ("transformer.wpe.weight",))
         D, inner = config.width, config.hidden_width

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 Tensors = Mapping[str, Tensor]
 
@@ -40,17 +41,17 @@ class Stacked(TensorMap):
     transposed: bool = False
     """Whether their matrices map rows of inputs from the left, so that they are ours transposed."""
 
+    @override
     def names(self) -> tuple[str, ...]:
-        """See `TensorMap`."""
         return self.theirs
 
+    @override
     def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
-        """See `TensorMap`."""
         parts = ours[self.ours].chunk(len(self.theirs))
         return {name: (part.T if self.transposed else part).contiguous() for name, part in zip(self.theirs, parts)}
 
+    @override
     def to_ours(self, theirs: Tensors) -> dict[str, Tensor]:
-        """See `TensorMap`."""
         parts = [_taken(theirs, name).T if self.transposed else _taken(theirs, name) for name in self.theirs]
         if len({len(part) for part in parts}) > 1:
             raise ValueError(f"{', '.join(self.theirs)} have different numbers of rows, and ours as many each")
@@ -64,12 +65,12 @@ class Zeros(TensorMap):
     name: str
     size: int
 
+    @override
     def names(self) -> tuple[str, ...]:
-        """See `TensorMap`."""
         return (self.name,)
 
+    @override
     def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
-        """See `TensorMap`."""
         return {self.name: next(iter(ours.values())).new_zeros(self.size)}
 
     def to_ours(self, theirs: Tensors) -> dict[str, Tensor]:

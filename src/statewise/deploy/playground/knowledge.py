@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.analysis.beliefs.least_squares import r2
 from statewise.analysis.beliefs.pictures import Plane, planes
@@ -112,25 +113,25 @@ class Beliefs(Knowledge):
         self.colours = np.full(known.shape, "", dtype="U7")
         self.colours[known] = self.planes[0].colours
 
+    @override
     def states(self, examples: Examples) -> np.ndarray:
-        """See `Knowledge.states`."""
         return self.task.beliefs(examples)
 
     def quality(self, read: np.ndarray, true: np.ndarray) -> float:
         """Explained variance."""
         return r2(read, true, np.ones(len(true)))
 
+    @override
     def next_tokens(self, examples: Examples) -> np.ndarray:
-        """See `Knowledge.next_tokens`."""
         return self.task.next_tokens(examples)
 
+    @override
     def places(self, states: np.ndarray) -> list[list[tuple[float, float]]]:
-        """See `Knowledge.places`."""
         found = np.stack([plane.place(states[:, plane.columns]) for plane in self.planes], axis=1)
         return [[(float(x), float(y)) for x, y in row] for row in found]
 
+    @override
     def pictures(self) -> list[dict[str, Any]]:
-        """See `Knowledge.pictures`."""
         found = []
         for plane in self.planes:
             drawing = plane.draw("", self.every)

@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from statewise.deploy.serving.rows import Row, Shown
 from statewise.deploy.serving.served import Served
 
@@ -65,13 +67,13 @@ class TextAnswer(Answer):
         }
         self._begin = f'data: {_compact(self._head)[:-1]},"choices":['
 
+    @override
     def whole(self) -> dict[str, Any]:
-        """See `Answer.whole`."""
         choices = [self._choice(index, row.text, slice(None), row.finish) for index, row in enumerate(self.rows)]
         return {**self._head, "choices": choices, "usage": self.usage}
 
+    @override
     def chunk(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> dict[str, Any]:
-        """See `Answer.chunk`."""
         row = self.rows[index]
         return {
             **self._head,
@@ -84,8 +86,8 @@ class TextAnswer(Answer):
         choice = self._choice(index, row.text[start:stop], tokens, row.finish if last else None)
         return f"{self._begin}{_compact(choice)}]}}\n\n".encode()
 
+    @override
     def ending(self) -> list[dict[str, Any]]:
-        """See `Answer.ending`."""
         return [{**self._head, "choices": [], "usage": self.usage}] if self.include_usage else []
 
     def _choice(self, index: int, text: str, tokens: slice, finish: str | None) -> dict[str, Any]:
@@ -120,16 +122,16 @@ class MistralAnswer(Answer):
         super().__init__(served, rows, prompt_tokens, include_usage=include_usage)
         self._head = {"id": f"cmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": served.name}
 
+    @override
     def whole(self) -> dict[str, Any]:
-        """See `Answer.whole`."""
         choices = [
             {"index": index, "message": {"role": "assistant", "content": row.text}, "finish_reason": row.finish}
             for index, row in enumerate(self.rows)
         ]
         return {**self._head, "object": "chat.completion", "choices": choices, "usage": self.usage}
 
+    @override
     def chunk(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> dict[str, Any]:
-        """See `Answer.chunk`."""
         row = self.rows[index]
         delta = {"role": "assistant", "content": row.text[start:stop]}
         choice = {"index": index, "delta": delta, "finish_reason": row.finish if last else None}
@@ -142,13 +144,13 @@ class LlamaAnswer(Answer):
 
     end = b""
 
+    @override
     def whole(self) -> dict[str, Any]:
-        """See `Answer.whole`."""
         (row,) = self.rows
         return {"content": row.text, "stop": True, **self._ended(row)}
 
+    @override
     def chunk(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> dict[str, Any]:
-        """See `Answer.chunk`."""
         row = self.rows[index]
         return {"content": row.text[start:stop], "stop": last, **(self._ended(row) if last else {})}
 

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 import h11
+from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from statewise.deploy.serving.refusals import Refusal
@@ -28,19 +29,19 @@ class Connection(H11Protocol):  # type: ignore[misc]  # the extra may be missing
         super().__init__(*given, **options)
         self._limits: dict[Limited, TimerHandle] = {}
 
+    @override
     def connection_made(self, transport: Transport) -> None:
-        """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self._limit("headers", self.header_seconds, self._headers_late)
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         for what in list(self._limits):
             self._unlimit(what)
         super().connection_lost(exc)
 
+    @override
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         super().data_received(data)
         if self.conn.their_state is not h11.SEND_BODY:
             self._unlimit("rest of a body")
@@ -60,8 +61,8 @@ class Connection(H11Protocol):  # type: ignore[misc]  # the extra may be missing
         super().pause_writing()
         self._limit("reading", self.reading_seconds, self.transport.abort)
 
+    @override
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._unlimit("reading")
         super().resume_writing()
 

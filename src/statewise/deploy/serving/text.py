@@ -6,6 +6,8 @@ import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from typing_extensions import override
+
 INCOMPLETE = "\ufffd"
 """What tokenizers write for a part of a character."""
 
@@ -36,13 +38,13 @@ class Spelled(Transcript):
         self._spellings = spellings
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @override
     def add(self, token: int) -> None:
-        """See `Transcript.add`."""
         self.offsets.append(len(self.text))
         self.text += self._decoder.decode(self._spellings[token])
 
+    @override
     def close(self) -> None:
-        """See `Transcript.close`."""
         self.text += self._decoder.decode(b"", final=True)
 
 
@@ -62,8 +64,8 @@ class Written(Transcript):
         self._given = self._before if written is None else written
         self._whole = ""  # with an incomplete character
 
+    @override
     def add(self, token: int) -> None:
-        """See `Transcript.add`."""
         self.offsets.append(len(self.text))
         whole = self._continuation(self._given, [*self._tokens, token])
         if not whole.startswith(self.text):  # the task now writes earlier symbols differently
@@ -71,8 +73,8 @@ class Written(Transcript):
         self._tokens.append(token)
         self._whole, self.text = whole, whole.rstrip(INCOMPLETE)
 
+    @override
     def close(self) -> None:
-        """See `Transcript.close`."""
         self.text = self._whole
 
 

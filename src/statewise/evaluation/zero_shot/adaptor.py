@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from lm_eval.api.model import TemplateLM
+from typing_extensions import override
 
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
@@ -65,8 +66,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         self._spellings = task.bpe.spellings()
 
     @property
+    @override
     def eot_token_id(self) -> int:
-        """See `TemplateLM`."""
         return self.task.bpe.end
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
@@ -89,10 +90,10 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return answers
 
+    @override
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        """See `TemplateLM`."""
         asked = [Asked([*context, *continuation], len(context)) for _, context, continuation in requests]
         found = likelihoods(self.predictor, asked, self.batch)
         self.counts.requests += len(found)

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.objectives.belief_state.pair_workers import Worker
 from statewise.objectives.belief_state.pairs import Block, Group
@@ -59,8 +60,8 @@ class MixtureWorker(Worker):
         return prefix, suffix
 
     @staticmethod
+    @override
     def parameters(head: TextHead) -> list[Tensor]:
-        """See `Worker`."""
         return list(head.parameters())
 
     def of_output(self, output: int, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -72,13 +73,13 @@ class MixtureWorker(Worker):
             *parameters[len(maps) :][output : output + 1],
         ]
 
+    @override
     def blocks(self, group: Group, prefix: Tensor) -> Iterator[Block]:
-        """See `Worker`."""
         most = LOGITS["cpu" if prefix.device.type == "cpu" else "cuda"]
         return group.tiles(max(2, most // (self.head.experts * self.head.vocabulary)))
 
+    @override
     def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
-        """See `Worker`."""
         counted = group.weights(block, self.head.outputs)
         states = [part.detach().requires_grad_(self.wanted) for part in (prefix, suffix)]
         for output, leaves in enumerate(self.leaves):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.objectives.belief_state.pairs import WASTED, Block, Group
 from statewise.objectives.belief_state.text_head import TextHead
@@ -81,8 +82,8 @@ class Worker(ABC):
 class AutogradWorker(Worker):
     """Any head: the block's gradient is left to autograd."""
 
+    @override
     def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
-        """See `Worker`."""
         targets, counted = self.targets(group, block)
         with torch.set_grad_enabled(self.wanted):
             prefix, suffix = (part.detach().requires_grad_(self.wanted) for part in (prefix, suffix))
@@ -134,8 +135,8 @@ class MLPWorker(Worker):
                 for total, rows in zip(self.state_gradients, places):
                     total.flatten(0, 1).index_add_(0, rows, exact)
 
+    @override
     def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
-        """See `Worker`."""
         targets, counted = self.targets(group, block)
         b, r, S = targets.shape[:3]
         N, E, K = b * r * S, prefix.shape[-1], self.head.outputs

@@ -14,6 +14,7 @@ from typing import Literal, Protocol, Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from statewise.backbones.base import Backbone
 from statewise.data_types import Batch, Hidden
@@ -57,8 +58,8 @@ class BeliefPredictor(CausalPredictor):
             self.nothing = self.project(empty(), 1 - side)[0]
             """(1, E): projected state of the other side if empty."""
 
+    @override
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
-        """See `CausalPredictor.next_logits`."""
         if isinstance(cursor, GoalCursor):
             return self.outputs(hidden.state, cursor.goal[:, None], self.side, cursor.choices)
         return self.outputs(hidden.state, self.nothing, self.side)
@@ -112,13 +113,13 @@ class GoalCursor(CausalCursor):
     choices: int
     """Number of symbols of its logits: V, or V + 1 with `GoalScorer.closing`."""
 
+    @override
     def reorder(self, rows: Tensor) -> None:
-        """See `Predictor.reorder`."""
         super().reorder(rows)
         self.goal = self.goal.index_select(0, rows)
 
+    @override
     def join(self, other: Self) -> None:
-        """See `Predictor.join`."""
         super().join(other)
         self.goal = torch.cat([self.goal, other.goal])
 
@@ -133,10 +134,10 @@ class TwoSidedPredictor(BeliefPredictor, GoalScorer):
         self.closing = self.vocabulary if objective.head.vocabulary > self.vocabulary else None
 
     @torch.no_grad()
+    @override
     def start_with_goal(
         self, prompts: Tensor, goal: Tensor, counts: np.ndarray | None = None, *, may_close: bool = False
     ) -> tuple[CausalCursor, Tensor]:
-        """See `GoalScorer.start_with_goal`."""
         ahead = self._others(goal[None].to(self.device))[:, 0] if len(goal) else self.nothing
         return self.start_before(prompts, ahead, counts, may_close=may_close)
 
@@ -196,8 +197,8 @@ class GoalPredictor(TwoSidedPredictor, FutureReader, SuffixEncoder, Reversible):
     """The forward predictor, which can also decode the future from prefix states alone."""
 
     @torch.no_grad()
+    @override
     def suffix_states(self, batch: Batch) -> Tensor:
-        """See `SuffixEncoder.suffix_states`."""
         return self.objective.suffix_states(batch.to(self.device))
 
     @torch.no_grad()

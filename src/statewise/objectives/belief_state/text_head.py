@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.backbones.nn.initialisation import Init, init_weights
 from statewise.backbones.nn.matrix import Matrix
@@ -72,34 +73,34 @@ class MLPHead(TextHead):
         if init is not None:
             init_weights(self, init)
 
+    @override
     def project_prefix(self, prefix: Tensor) -> Tensor:
-        """See `TextHead`."""
         return F.linear(prefix, self.first.weight[:, : prefix.shape[-1]], self.first.bias)
 
+    @override
     def project_suffix(self, suffix: Tensor) -> Tensor:
-        """See `TextHead`."""
         if not self.reads_suffix:
             return suffix.new_zeros(*suffix.shape[:-1], self.first.out_features)
         return F.linear(suffix, self.first.weight[:, suffix.shape[-1] :])
 
+    @override
     def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:
-        """See `TextHead`."""
         kept = self.outputs if outputs is None else outputs
         x = F.relu(self.second(F.relu(prefix + suffix)))
         rows = slice(0, kept * self.vocabulary)
         flat = F.linear(x, self.third.weight[rows], self.third.bias[rows])
         return flat.view(*flat.shape[:-1], kept, self.vocabulary)
 
+    @override
     def pair_parameters(self) -> list[Tensor]:
-        """See `TextHead`."""
         return [self.second.weight, self.second.bias, self.third.weight, self.third.bias]
 
+    @override
     def head_matrices(self) -> list[Tensor]:
-        """See `TextHead`."""
         return [self.third.weight]
 
+    @override
     def flops(self, prefixes: float, suffixes: float, pairs: float, targets: float) -> float:
-        """See `TextHead.flops`."""
         hidden, sides = self.first.out_features, 2 if self.reads_suffix else 1
         of_state = self.first.weight.numel() / sides
         mapped = of_state * (prefixes + (suffixes if self.reads_suffix else 0))
@@ -137,14 +138,14 @@ class GatedHead(TextHead):
         """See `TextHead`: gate and value, and the state itself for the residual."""
         return torch.cat((F.linear(prefix, self.first.weight[:, : self.width]), prefix), dim=-1)
 
+    @override
     def project_suffix(self, suffix: Tensor) -> Tensor:
-        """See `TextHead`."""
         if not self.reads_suffix:
             return suffix.new_zeros(*suffix.shape[:-1], 2 * self.hidden + self.width)
         return torch.cat((F.linear(suffix, self.first.weight[:, self.width :]), suffix), dim=-1)
 
+    @override
     def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:
-        """See `TextHead`."""
         kept = self.outputs if outputs is None else outputs
         inner = 2 * self.hidden
         gate, value = (prefix[..., :inner] + suffix[..., :inner]).chunk(2, dim=-1)
@@ -155,16 +156,16 @@ class GatedHead(TextHead):
         x = self.norm(residual + self.second(F.silu(gate) * value))
         return self.third(x.view(*x.shape[:-1], self.outputs, -1)[..., :kept, :])
 
+    @override
     def pair_parameters(self) -> list[Tensor]:
-        """See `TextHead`."""
         return [*self.second.parameters(), *self.norm.parameters(), *self.third.parameters()]
 
+    @override
     def head_matrices(self) -> list[Tensor]:
-        """See `TextHead`."""
         return [self.third.weight]
 
+    @override
     def flops(self, prefixes: float, suffixes: float, pairs: float, targets: float) -> float:
-        """See `TextHead.flops`."""
         mapped = 2 * self.hidden * self.width * (prefixes + (suffixes if self.reads_suffix else 0))
         return 2.0 * (mapped + self.second.weight.numel() * pairs + self.third.weight.numel() * targets)
 
@@ -225,8 +226,8 @@ class MixtureHead(TextHead):
         """See `TextHead`: the experts' logits, and behind them those of the gates."""
         return torch.cat([part.flatten(prefix.dim() - 1) for part in self.of_prefix(prefix)], dim=-1)
 
+    @override
     def project_suffix(self, suffix: Tensor) -> Tensor:
-        """See `TextHead`."""
         return torch.cat([part.flatten(suffix.dim() - 1) for part in self.of_suffix(suffix)], dim=-1)
 
     def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+from typing_extensions import override
+
 from statewise.runtime.json_files import loads
 from statewise.tasks.corpus.parquet import column
 from statewise.tasks.own_files.file_formats import check_text
@@ -118,8 +120,8 @@ class JsonLines(Source):
         """The file's full path, and the field."""
         return f"{self.path.resolve()}, field {self.field}"
 
+    @override
     def pieces(self) -> Iterator[Piece]:
-        """See `Source.pieces`."""
         for number, line in read_lines(self.path):
             place = f"{self.path}:{number}"
             try:

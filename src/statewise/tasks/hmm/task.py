@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
@@ -237,8 +238,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             parts.append(self.process.marginals(joint.reshape(-1, joint.shape[-1])).reshape(*joint.shape[:2], -1))
         return np.concatenate(parts)
 
+    @override
     def constrained_beliefs(self, examples: Examples) -> np.ndarray:
-        """See `Believed`."""
         parts = []
         for rows in self._blocks(examples):
             joint = self._constrained(examples[rows])
@@ -280,8 +281,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         given[impossible] = np.nan
         return given
 
+    @override
     def prefixes(self, most: int, seed: int, longest: int | None = None) -> Prefixes:
-        """See `Believed`."""
         words, weights, length = np.zeros((1, 0), np.int64), np.ones(1), longest or self.config.length
         now = self.process.start[None]
         while words.shape[1] < length:
@@ -310,8 +311,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         mass = np.concatenate([np.add.reduceat(weights[order], begins) for begins in of_columns])
         return Prefixes(examples, order[above], columns, mass / mass.sum(), exact)
 
+    @override
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:
-        """See `Believed`."""
         return self._examples(self.process.draw(rng, n, length))
 
     def vary(self, rng: np.random.Generator, factor: int, n: int) -> Examples:
@@ -441,16 +442,16 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         now = self._numbers(tokens)[:, -1] if t <= self.context else np.full(n, -1)
         return np.where(now[:, None] >= 0, np.stack([now, np.full(n, t)], axis=1), -1)
 
+    @override
     def step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton`."""
         allowed = self.allowed(states)[np.arange(len(states)), tokens]
         opens = tokens == self.process.vocabulary
         after = self._states.after[states[:, 0], np.where(opens, 0, tokens)]
         now = np.where(opens, states[:, 0], after)
         return np.where(allowed[:, None], np.stack([now, states[:, 1] + 1], axis=1), -1)
 
+    @override
     def allowed(self, states: np.ndarray) -> np.ndarray:
-        """See `Automaton`."""
         found = np.zeros((len(states), len(self.vocab)), bool)
         belief, read = states.T
         inside = (belief >= 0) & (read < self.context)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
@@ -339,8 +340,8 @@ class Manhattan(Task, Automaton):
             states = self.step(states, column)
         return states
 
+    @override
     def step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton.step`."""
         at, goal = states.T
         heading = tokens - self.N
         turning = (heading >= 0) & (heading < len(HEADINGS)) & (at >= 0) & (at < self.N)
@@ -349,8 +350,8 @@ class Manhattan(Task, Automaton):
         after = np.where((tokens == self.end) & (at == goal) & (at >= 0), self.N, after)
         return np.stack([after, np.where(after >= 0, goal, -1)], axis=1)
 
+    @override
     def allowed(self, states: np.ndarray) -> np.ndarray:
-        """See `Automaton.allowed`."""
         at, goal = states.T
         riding = (at >= 0) & (at < self.N)
         found = np.zeros((len(states), len(self.vocab)), bool)
@@ -358,8 +359,8 @@ class Manhattan(Task, Automaton):
         found[:, self.N + len(HEADINGS)] = riding & (at == goal)
         return found
 
+    @override
     def tokens_left(self, states: np.ndarray) -> np.ndarray:
-        """See `Automaton.tokens_left`."""
         at, goal = states.T
         riding = (at >= 0) & (at < self.N)
         moves = self.streets.moves[np.where(riding, goal, 0), np.where(riding, at, 0)].astype(np.int64)

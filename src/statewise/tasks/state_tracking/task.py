@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
@@ -125,8 +126,8 @@ class StateTracking(Task, Automaton):
             raise ValueError(f"{name}: {error}") from None
 
     @property
+    @override
     def longest_row(self) -> int:
-        """See `Task.longest_row`."""
         return self._lengths[1]
 
     def _whole(self, length: int) -> int:
@@ -329,12 +330,12 @@ class StateTracking(Task, Automaton):
         """See `Automaton.states_after`; of reading, one number."""
         return self._states(tokens)[:, -1:]
 
+    @override
     def step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton.step`."""
         return self._step(states[:, 0], tokens)[:, None]
 
+    @override
     def allowed(self, states: np.ndarray) -> np.ndarray:
-        """See `Automaton.allowed`."""
         return (self.process.next[states[:, 0]] >= 0) & (states >= 0)
 
     def tokens_left(self, states: np.ndarray) -> np.ndarray:

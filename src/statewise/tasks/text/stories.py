@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.data_types import Examples, Headline
 from statewise.runtime.bounds import bounded
@@ -286,8 +287,8 @@ class Stories(RunningText, Infilling, Task):
             self.notes = [*self.notes, note]
         return found.examples
 
+    @override
     def read_numbered(self, path: Path) -> Numbered:
-        """See `Task.read_numbered`."""
         stories, most = StoryFile(path).read(), self.context - 2
         full = [place for place, (_, text) in enumerate(stories) if text]
         tokenized, sizes = self._tokenize_counted([stories[place] for place in full], f"story of {path}")

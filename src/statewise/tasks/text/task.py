@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.data_types import Examples, Headline
 from statewise.runtime.bounds import bounded
@@ -197,8 +198,8 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
             raise ValueError(f"{corpus.folder}: all documents of this corpus are held out: none is left to train on")
         return self._windows(corpus.training)
 
+    @override
     def continues(self, rows: np.ndarray) -> np.ndarray:
-        """See `ConsecutiveRows.continues`."""
         return self.training().continues(rows)
 
     def held_out(self, n: int | None = None) -> Examples:
