@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from statewise.durable import append, lock
+from statewise.durable import append, lock, stem
 from statewise.json_files import ANYTHING, Shape, parse_json
 
 Record = dict[str, Any]
@@ -36,7 +36,7 @@ class Ledger:
         if self.path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.path))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f".{self.path.name}.lock")
+        beside = self.path.with_name(f".{stem(self.path.name)}.lock")
         with contextlib.ExitStack() as stack:
             stack.enter_context(lock(beside, f"{self.path} is in use by another {self.title}"))
             self._resume()

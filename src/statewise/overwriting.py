@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import filecmp
+import glob
 import os
 import re
 import threading
@@ -37,7 +38,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
-from statewise.durable import lock, temporary_of, write_atomically
+from statewise.durable import lock, stem, temporary_of, write_atomically
 from statewise.json_files import ANYTHING, FLAG, TEXT, Shape, json_bytes, read_json
 from statewise.system import sync_folder
 
@@ -218,6 +219,8 @@ def claimed(path: Path) -> Iterator[_Claim]:
     are created, and deleted again if they stay empty. Raises `BlockingIOError` if another thread or process has the
     claim, and `FileExistsError` if one of the folders above is a file."""
     place = path.absolute()
+    if not place.name:
+        raise FileExistsError(f"{path} is the root of all folders: choose another --out")
     for parent in place.parents:
         if parent.is_file():
             raise FileExistsError(f"{path}: {parent} is a file: choose another --out")
@@ -299,7 +302,8 @@ def claimed_files(
         dropped = [name for name in every if name not in made and (folder / name).exists()]
         _publish(scratch, folder, made, dropped, overwrite)
 
-    with _written(folder / names[0], folder, check, [*names, *also], publish) as scratch:
+    patterns = [glob.escape(form) for name in (*names, *also) for form in (name, stem(name))]
+    with _written(folder / names[0], folder, check, patterns, publish) as scratch:
         yield scratch
 
 
@@ -356,6 +360,11 @@ def _written(
             _complete(scratch, path.parent, files)
             delete(scratch, inside)  # left by a process that was killed
         check()
+        if os.path.lexists(scratch):
+            raise FileExistsError(
+                f"{scratch} holds what statewise did not write, and statewise needs this name while it works: "
+                "move it away"
+            )
         try:
             with _named(scratch, path, home):
                 scratch.mkdir()
@@ -396,12 +405,12 @@ def _publish(scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence
 
 
 def _complete(scratch: Path, folder: Path, allowed: Iterable[str]) -> None:
-    """Completes a publication whose process was killed, if there is one of `allowed` names."""
+    """Completes a publication whose process was killed, if there is one of `allowed` names, given as patterns."""
     try:
         journal = read_json(scratch / JOURNAL, _JOURNAL)
     except (OSError, ValueError):
         return
-    if not {*journal["files"], *journal["dropped"]} <= set(allowed):
+    if not {glob.escape(name) for name in (*journal["files"], *journal["dropped"])} <= set(allowed):
         return
     with contextlib.suppress(FileExistsError):  # somebody else has made one since: theirs stays
         _settle(scratch, folder, journal["files"], journal["dropped"], journal["overwrite"])
@@ -535,12 +544,12 @@ def set_aside(folder: Path, files: Iterable[str]) -> None:
 
 def _aside(folder: Path) -> Path:
     """Where a folder waits while another takes its place."""
-    return folder.absolute().with_name(f".replaced-{folder.absolute().name}")
+    return folder.absolute().with_name(f".replaced-{stem(folder.absolute().name)}")
 
 
 def _sibling(path: Path, what: str) -> Path:
     """`.NAME.WHAT` beside it."""
-    return path.with_name(f".{path.name}.{what}")
+    return path.with_name(f".{stem(path.name)}.{what}")
 
 
 def _contents(folder: Path) -> Iterator[Path]:
