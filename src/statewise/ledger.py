@@ -83,12 +83,18 @@ class Ledger:
                 rows.append(parse_json(line, ANYTHING, f"{self.path}:{number}"))
             else:
                 rows.append(parse_json(line, self.shape, f"{self.path}:{number}: not a {self.title} record"))
-        if content and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}"):
+        header = {"title": f"statewise {self.title}", **self.facts}
+        begun = not whole and _line(header).startswith(content)  # by the same work, which was stopped as it began
+        if (
+            content
+            and not begun
+            and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}")
+        ):
             raise ValueError(f"{self.path} exists and is not a {self.title} file: choose another --out")
         if len(rows) < 2:  # no results yet, so nothing is lost that other settings could not make
             if content:
                 os.truncate(self.path, 0)
-            self._write({"title": f"statewise {self.title}", **self.facts})
+            self._write(header)
             return
         before = {key: value for key, value in rows[0].items() if key != "title"}
         changed = [f"{key} was {before.get(key)}, is {value}" for key, value in self.facts.items()
