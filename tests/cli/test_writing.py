@@ -133,7 +133,7 @@ def test_two_writers_of_one_name(capsys, inputs, place, name):
         code, _, err = called(capsys, *words)
     assert (code, second) == (0, [2]), err
     assert "out" in err
-    assert "is being written by another process: wait for it, or choose another --out" in err
+    assert f"is being written by another process: wait for it, or choose another {EVERY[name][-2]}\n" in err
     first = tree(place)
     assert first
     assert not [path for path in first if Path(path).name.startswith(".out")]

@@ -262,7 +262,7 @@ MISTAKES = [
         ["hmm-even", "--task.path=nosuch.json", "--dry-run"],
         "nosuch.json: No such file or directory. Without these data give --voc",
     ),
-    (["hmm-even", f"--task.path={__file__}", "--dry-run"], "not JSON: Extra data: line 1 column 3 (char 2)\n"),
+    (["hmm-even", f"--task.path={__file__}", "--dry-run"], "not JSON: Extra data at line 1, column 3\n"),
     (["hmm-even", "--task.process=mess3(2)", "--dry-run"], "x must be between 0 and 0.5, not 2.0\n"),
     (["path-star-demo", "--vocabulary", "5", "--length", "5", "--out", "x"], "give it with --dry-run"),
     (["path-star-demo", "--dry-run", "--vocabulary", "5"], "give both"),

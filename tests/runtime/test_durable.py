@@ -193,6 +193,22 @@ def test_a_line_is_added_as_a_whole_or_not_at_all(tmp_path, monkeypatch, where):
     assert os.listdir(tmp_path) == ["ledger.jsonl"]
 
 
+def test_a_ledger_whose_first_line_is_incomplete_is_begun_again(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, "test", {"model": "m"}, {"x": COUNT}):
+        header = path.read_bytes()
+    for size in range(len(header)):
+        path.write_bytes(header[:size])
+        with Ledger(path, "test", {"model": "m"}, {"x": COUNT}) as ledger:
+            assert ledger.records == []
+        assert path.read_bytes() == header
+    for foreign in (b"my work", header[:9] + b"!", b'{"title"\0'):
+        path.write_bytes(foreign)
+        with pytest.raises(ValueError, match="is not a test file"), Ledger(path, "test", {"model": "m"}, {"x": COUNT}):
+            pass
+        assert path.read_bytes() == foreign
+
+
 def test_a_folder_is_no_ledger(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for place in (tmp_path, Path("."), Path("..")):

@@ -37,3 +37,20 @@ def test_half_of_a_surrogate_pair_is_refused(kind):
 def test_a_key_that_occurs_twice_is_refused(text):
     with pytest.raises(ValueError, match='file: the key "a" occurs twice in one object: give it once'):
         parse_json(text, ANYTHING, "file")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('{"a": x}', "Expecting value at column 7"),
+        (b'{"a": x}\r\n', "Expecting value at column 7"),
+        ('{"a":\n', "Expecting value at the end"),
+        ('{"a": 1,\n "b": x}\n', "Expecting value at line 2, column 7"),
+        ('"a', "Unterminated string starting at column 1"),
+        ('"a\tb"', "Invalid control character at column 3"),
+    ],
+)
+def test_the_place_of_an_error_names_a_line_only_if_there_are_several(text, where):
+    """A text of one line is often a line of a file, whose number is named before."""
+    with pytest.raises(ValueError, match=f"^runs.jsonl:7: not JSON: {where}$"):
+        parse_json(text, ANYTHING, "runs.jsonl:7")

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from disk import in_thread, tree, watched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.runtime.durable import lock
+from statewise.runtime.durable import lock, write_atomically
 from statewise.runtime.overwriting import (
     arrays_with,
     begins_with,
@@ -309,6 +310,63 @@ def test_a_writer_that_was_killed_while_it_replaced_leaves_the_old_or_the_new(tm
     assert found == sorted(found)
     assert not found[0]
     assert found[-1]
+
+
+@pytest.mark.parametrize("name", ["a[1].csv", "[!x]", "*", "new\nline", "n" * 250, "é" * 127])
+def test_names_of_any_characters_and_length_are_claimed_and_cleaned_up(tmp_path, name):
+    """Names are no patterns, and what stands beside a file has a name that the file system allows."""
+    folder, other = tmp_path / "home", "b" * 240 + "[2]"
+
+    def write(folder, content, overwrite):
+        with claimed_files(folder, [name, other], lambda: check_file(folder / name, overwrite), overwrite) as scratch:
+            write_atomically(scratch / name, content)
+            write_atomically(scratch / other, content)
+
+    (tmp_path / "copies").mkdir()
+    folder.mkdir()
+    write(folder, b"old", False)
+    assert tree(folder) == {name: b"old", other: b"old"}
+
+    def killed(*_):
+        shutil.copytree(folder, tmp_path / "copies" / str(len(os.listdir(tmp_path / "copies"))))
+
+    with watched(folder, killed):
+        write(folder, b"new", True)
+    for state in (tmp_path / "copies").iterdir():
+        with pytest.raises(FileExistsError, match="exists: choose another"):
+            write(state, b"next", False)
+        assert tree(state) in ({name: b"old", other: b"old"}, {name: b"new", other: b"new"})
+
+
+@KINDS
+def test_what_has_the_name_of_a_lock_or_of_a_work_folder_stays_and_is_named(tmp_path, kind):
+    name = "out" if kind is whole else "x.txt"
+    (tmp_path / "mine").write_text("mine")
+    lock_name, work = tmp_path / f".{name}.lock", tmp_path / f".{name}.writing"
+    makers = {
+        "a folder": (lock_name, lambda path: path.mkdir()),
+        "a link": (lock_name, lambda path: path.symlink_to(tmp_path / "mine")),
+        "not a regular file": (lock_name, os.mkfifo),
+        "a file of another program": (lock_name, lambda path: path.write_text("poetry")),
+        "holds what statewise did not write": (work, lambda path: path.write_text("mine")),
+    }
+    for what, (path, create) in makers.items():
+        create(path)
+        before = os.lstat(path)
+        with pytest.raises(FileExistsError, match=rf"{re.escape(path.name)} .*{what}.*: move it away"):
+            put(kind, tmp_path, "new", ["x.txt"])
+        assert os.path.samestat(os.lstat(path), before)
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
+    assert tree(tmp_path) == {"mine": b"mine"}
+    put(kind, tmp_path, "new", ["x.txt"])
+
+
+def test_the_root_is_not_written():
+    with pytest.raises(FileExistsError, match="root of all folders"), claimed(Path("/")):
+        pass
 
 
 def test_a_journal_of_other_names_is_nobodys_order(tmp_path):

@@ -17,11 +17,13 @@ import contextlib
 import errno
 import functools
 import glob
+import hashlib
 import io
 import itertools
 import os
 import re
 import socket
+import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -39,6 +41,9 @@ PATIENCE = 0.5
 """Seconds for which a lock that is held is asked for again: who only asks whether it is held has it for an instant."""
 
 
+LONGEST_STEM = 190
+"""Bytes of a name to which others are added; file systems allow 255 in all."""
+
 BLOCK = 2**20
 """Bytes that are read back at a time."""
 
@@ -46,8 +51,17 @@ _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})-(?P<process>\
 _NUMBERS = itertools.count()
 
 
+def stem(name: str) -> str:
+    """What names of files beside the file `name` are made of: `name`, or its beginning and a hash if it is so long that
+    such a name would be too long."""
+    content = os.fsencode(name)
+    if len(content) <= LONGEST_STEM:
+        return name
+    return f"{content[:100].decode(errors='ignore')}~{hashlib.sha256(content).hexdigest()[:16]}"
+
+
 def temporary_of(name: str) -> str | None:
-    """The name of the file whose temporary file is called `name`; None: it is no temporary file."""
+    """The `stem` of the file whose temporary file is called `name`; None: it is no temporary file."""
     found = _TEMPORARY.fullmatch(name)
     return found["name"] if found else None
 
@@ -191,9 +205,10 @@ def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
     """Within, this process alone holds the lock file `path`. Raises `BlockingIOError` with the message `taken` if
     another one has it for longer than `patience`, in seconds. On file systems without locks, as some that machines
     share are, the file `PATH-holder` names the process; its error then says so, since that file stays if the process is
-    killed on another machine."""
+    killed on another machine. Raises `FileExistsError` if something else than a lock file has the name `path`."""
     from filelock import FileLock, Timeout
 
+    _check_lock_file(path)
     held = FileLock(path, timeout=patience, poll_interval=0.02)
     try:
         held.acquire()
@@ -213,6 +228,24 @@ def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
             with contextlib.suppress(OSError):  # Windows keeps files that are open
                 path.unlink()  # while it is held: who waits for it then notices that it is gone, and makes a new one
         held.release()
+
+
+def _check_lock_file(path: Path) -> None:
+    """Raises `FileExistsError` if what is at `path` is no lock file: it would be deleted with the lock. A lock file is
+    empty, or holds the number of a process on file systems where `filelock` cannot lock."""
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return  # nothing is there, or the lock itself meets the error
+    if stat.S_ISREG(there.st_mode):
+        if not there.st_size:
+            return
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            if re.match(rb"\d+\s", file.read(32)):
+                return
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"), (stat.S_ISREG, "a file of another program"))
+    what = next((words for holds, words in kinds if holds(there.st_mode)), "not a regular file")
+    raise FileExistsError(f"{path} is {what}, and statewise needs this name for its lock: move it away")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -252,7 +285,7 @@ def _held_by_name(path: Path, taken: str) -> Iterator[None]:
 def _scratch(path: Path) -> Iterator[Checked]:
     """The temporary file of `path`, deleted unless it was published."""
     _delete_left(path)
-    file = Checked(path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{next(_NUMBERS)}.writing"))
+    file = Checked(path.with_name(f".{stem(path.name)}.{_machine()}-{os.getpid()}-{next(_NUMBERS)}.writing"))
     try:
         yield file
     finally:
@@ -263,7 +296,7 @@ def _scratch(path: Path) -> Iterator[Checked]:
 
 def _delete_left(path: Path) -> None:
     """Deletes temporary files of `path` whose process was killed on this machine."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.writing"):
+    for left in path.parent.glob(f".{glob.escape(stem(path.name))}.*.writing"):
         found = _TEMPORARY.fullmatch(left.name)
         if found and found["machine"] == _machine() and not process_lives(int(found["process"])):
             with contextlib.suppress(OSError):
@@ -294,7 +327,7 @@ def errors_of(path: Path) -> Iterator[None]:
     except OSError as error:
         name = error.filename
         temporary = temporary_of(os.path.basename(name)) if isinstance(name, str) else None
-        ours = name in (None, str(path)) or temporary == path.name
+        ours = name in (None, str(path)) or temporary == stem(path.name)
         if error.errno is not None and ours:
             error.filename, error.filename2 = str(path), None
         raise

@@ -161,9 +161,19 @@ def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = No
         raise ValueError("not JSON: brackets are nested too deeply") from None
     except _Repeated:
         raise
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg.removesuffix(' at')} {_place(error)}") from None
     except ValueError as error:
         raise ValueError(f"not JSON: {without_advice(error)}") from None
     raise ValueError("not JSON: it is empty")
+
+
+def _place(error: json.JSONDecodeError) -> str:
+    """Where it is. A text of one line may be a line of a file, whose number there is another."""
+    text = error.doc.rstrip()
+    if error.pos >= len(text):
+        return "at the end"
+    return f"at line {error.lineno}, column {error.colno}" if "\n" in text else f"at column {error.colno}"
 
 
 def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:

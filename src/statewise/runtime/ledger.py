@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from statewise.runtime.durable import append, lock
+from statewise.runtime.durable import append, lock, stem
 from statewise.runtime.json_files import ANYTHING, Shape, parse_json
 
 Record = dict[str, Any]
@@ -36,7 +36,7 @@ class Ledger:
         if self.path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.path))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f".{self.path.name}.lock")
+        beside = self.path.with_name(f".{stem(self.path.name)}.lock")
         with contextlib.ExitStack() as stack:
             stack.enter_context(lock(beside, f"{self.path} is in use by another {self.title}"))
             self._resume()
@@ -83,12 +83,18 @@ class Ledger:
                 rows.append(parse_json(line, ANYTHING, f"{self.path}:{number}"))
             else:
                 rows.append(parse_json(line, self.shape, f"{self.path}:{number}: not a {self.title} record"))
-        if content and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}"):
+        header = {"title": f"statewise {self.title}", **self.facts}
+        begun = not whole and _line(header).startswith(content)  # by the same work, which was stopped as it began
+        if (
+            content
+            and not begun
+            and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}")
+        ):
             raise ValueError(f"{self.path} exists and is not a {self.title} file: choose another --out")
         if len(rows) < 2:  # no results yet, so nothing is lost that other settings could not make
             if content:
                 os.truncate(self.path, 0)
-            self._write({"title": f"statewise {self.title}", **self.facts})
+            self._write(header)
             return
         before = {key: value for key, value in rows[0].items() if key != "title"}
         changed = [

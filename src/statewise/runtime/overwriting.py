@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import filecmp
+import glob
 import os
 import re
 import threading
@@ -37,7 +38,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
-from statewise.runtime.durable import lock, temporary_of, write_atomically
+from statewise.runtime.durable import lock, stem, temporary_of, write_atomically
 from statewise.runtime.json_files import ANYTHING, FLAG, TEXT, Shape, json_bytes, read_json
 from statewise.runtime.system import sync_folder
 
@@ -213,14 +214,17 @@ _CLAIMS: dict[tuple[int, Path], _Claim] = {}
 
 
 @contextlib.contextmanager
-def claimed(path: Path) -> Iterator[_Claim]:
-    """Within, this thread alone may write the file or folder `path`. Claims of one thread may be nested. Folders above
-    are created, and deleted again if they stay empty. Raises `BlockingIOError` if another thread or process has the
-    claim, and `FileExistsError` if one of the folders above is a file."""
+def claimed(path: Path, option: str = "--out") -> Iterator[_Claim]:
+    """Within, this thread alone may write the file or folder `path`, which the `option` of the command names. Claims of
+    one thread may be nested. Folders above are created, and deleted again if they stay empty. Raises `BlockingIOError`
+    if another thread or process has the claim, and `FileExistsError` if one of the folders above is a file, or if what
+    has the name of the lock is none."""
     place = path.absolute()
+    if not place.name:
+        raise FileExistsError(f"{path} is the root of all folders: choose another {option}")
     for parent in place.parents:
         if parent.is_file():
-            raise FileExistsError(f"{path}: {parent} is a file: choose another --out")
+            raise FileExistsError(f"{path}: {parent} is a file: choose another {option}")
     missing = [parent for parent in place.parents if not parent.exists()]
     try:
         with _full_names(path):
@@ -229,7 +233,7 @@ def claimed(path: Path) -> Iterator[_Claim]:
         if key in _CLAIMS:
             yield _CLAIMS[key]
             return
-        with _lock(place, f"{path} is being written by another process: wait for it, or choose another --out"):
+        with _lock(place, f"{path} is being written by another process: wait for it, or choose another {option}"):
             _CLAIMS[key] = _Claim()
             try:
                 yield _CLAIMS[key]
@@ -275,7 +279,7 @@ def claimed_file(path: Path, overwrite: bool, option: str = "--out", check: Chec
         if check is not None:
             check()
 
-    with claimed_files(path.parent, [path.name], both, overwrite) as scratch:
+    with claimed_files(path.parent, [path.name], both, overwrite, option=option) as scratch:
         yield scratch / path.name
 
 
@@ -286,6 +290,7 @@ def claimed_files(
     check: Check,
     overwrite: bool,
     earlier: Mapping[str, Callable[[], bool]] | None = None,
+    option: str = "--out",
 ) -> Iterator[Path]:
     """A place for files with some of the `names`, which are one unit; at the end of the block they are published in
     `folder`, in this order, and files with other of the names, of an earlier result, are deleted. The claim is on the
@@ -297,9 +302,10 @@ def claimed_files(
         made = [name for name in names if (scratch / name).exists()]
         every = [*names, *(name for name, has in also.items() if name not in names and has())]
         dropped = [name for name in every if name not in made and (folder / name).exists()]
-        _publish(scratch, folder, made, dropped, overwrite)
+        _publish(scratch, folder, made, dropped, overwrite, option)
 
-    with _written(folder / names[0], folder, check, [*names, *also], publish) as scratch:
+    patterns = [glob.escape(form) for name in (*names, *also) for form in (name, stem(name))]
+    with _written(folder / names[0], folder, check, patterns, publish, option) as scratch:
         yield scratch
 
 
@@ -334,11 +340,11 @@ def claimed_folder(
 
 @contextlib.contextmanager
 def _written(
-    path: Path, home: Path, check: Check, files: Sequence[str], publish: Callable[[Path], None]
+    path: Path, home: Path, check: Check, files: Sequence[str], publish: Callable[[Path], None], option: str = "--out"
 ) -> Iterator[Path]:
     """The folder `.NAME.writing` under a claim on `path`. `files`: patterns of what may be in it; `home`: the folder
     where that will be."""
-    with claimed(path) as claim:
+    with claimed(path, option) as claim:
         if claim.scratch is not None:  # within another claim of the same thread, which has checked and cleans up
             yield claim.scratch
             check()
@@ -351,6 +357,11 @@ def _written(
             _complete(scratch, path.parent, files)
             delete(scratch, inside)  # left by a process that was killed
         check()
+        if os.path.lexists(scratch):
+            raise FileExistsError(
+                f"{scratch} holds what statewise did not write, and statewise needs this name while it works: "
+                "move it away"
+            )
         try:
             with _named(scratch, path, home):
                 scratch.mkdir()
@@ -382,27 +393,31 @@ def _named(scratch: Path, path: Path, home: Path) -> Iterator[None]:
         raise
 
 
-def _publish(scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[str], overwrite: bool) -> None:
+def _publish(
+    scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[str], overwrite: bool, option: str
+) -> None:
     """Gives the files in `scratch` that were `made` their names in `folder`, and deletes those that are `dropped`."""
     if len(made) + len(dropped) > 1:
         journal = {"files": list(made), "dropped": list(dropped), "overwrite": overwrite}
         write_atomically(scratch / JOURNAL, json_bytes(journal))
-    _settle(scratch, folder, made, dropped, overwrite)
+    _settle(scratch, folder, made, dropped, overwrite, option)
 
 
 def _complete(scratch: Path, folder: Path, allowed: Iterable[str]) -> None:
-    """Completes a publication whose process was killed, if there is one of `allowed` names."""
+    """Completes a publication whose process was killed, if there is one of `allowed` names, given as patterns."""
     try:
         journal = read_json(scratch / JOURNAL, _JOURNAL)
     except (OSError, ValueError):
         return
-    if not {*journal["files"], *journal["dropped"]} <= set(allowed):
+    if not {glob.escape(name) for name in (*journal["files"], *journal["dropped"])} <= set(allowed):
         return
     with contextlib.suppress(FileExistsError):  # somebody else has made one since: theirs stays
         _settle(scratch, folder, journal["files"], journal["dropped"], journal["overwrite"])
 
 
-def _settle(scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[str], overwrite: bool) -> None:
+def _settle(
+    scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[str], overwrite: bool, option: str = "--out"
+) -> None:
     """Publishes, or after an error puts everything back."""
     old = scratch / OLD
     with contextlib.ExitStack() as undo:
@@ -422,7 +437,7 @@ def _settle(scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[
                 try:
                     _give_new_name(source, target)
                 except FileExistsError:
-                    what = f"{target} was made by another program meanwhile: choose another --out"
+                    what = f"{target} was made by another program meanwhile: choose another {option}"
                     raise FileExistsError(what) from None
             if not there:
                 undo.callback(target.unlink, missing_ok=True)
@@ -530,12 +545,12 @@ def set_aside(folder: Path, files: Iterable[str]) -> None:
 
 def _aside(folder: Path) -> Path:
     """Where a folder waits while another takes its place."""
-    return folder.absolute().with_name(f".replaced-{folder.absolute().name}")
+    return folder.absolute().with_name(f".replaced-{stem(folder.absolute().name)}")
 
 
 def _sibling(path: Path, what: str) -> Path:
     """`.NAME.WHAT` beside it."""
-    return path.with_name(f".{path.name}.{what}")
+    return path.with_name(f".{stem(path.name)}.{what}")
 
 
 def _contents(folder: Path) -> Iterator[Path]:

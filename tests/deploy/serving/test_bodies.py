@@ -8,9 +8,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from running_server import request, running
 from small_worlds import model_of
+from statewise.serving.guard import Guard
+from statewise.serving.metrics import Metrics
+from statewise.serving.refusals import Refusal
+from statewise.serving.settings import Settings
 
 from statewise.deploy.serving import bodies
-from statewise.deploy.serving.refusals import Refusal
 
 PROMPT = "0,1|1,2|2,3|0,4|4,5|5,6/0,3="
 
@@ -180,6 +183,17 @@ def test_what_could_be_read_in_two_ways_is_refused(server, headers, status, said
     if status != 200:
         assert set(answer["error"]) == {"message", "type", "param", "code"}
         assert said in answer["error"]["message"]
+
+
+def test_a_body_with_two_lengths_is_refused():
+    """A proxy may have read the other one, and what follows it as another request."""
+    guard = Guard(None, Settings(), Metrics(), [], [])
+    lines = [(b"host", b"localhost"), (b"content-length", b"3"), (b"transfer-encoding", b"chunked")]
+    for some in (lines[:2], [lines[0], lines[2]]):
+        guard.check("POST", "/v1/completions", some)
+    with pytest.raises(Refusal, match="contradict each other") as refused:
+        guard.check("POST", "/v1/completions", lines)
+    assert (refused.value.status, refused.value.headers) == (400, {"connection": "close"})
 
 
 def test_each_line_of_a_header_counts(server):

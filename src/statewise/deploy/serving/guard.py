@@ -62,6 +62,13 @@ class Guard:
         if sum(len(name) + len(value) for name, value in lines) > MOST_HEADERS:
             raise Refusal(431, f"the headers may have at most {MOST_HEADERS:,} bytes", headers={"connection": "close"})
         headers = _headers(lines)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise Refusal(
+                400,
+                "the headers content-length and transfer-encoding contradict each other: send one of them",
+                code="two_lengths",
+                headers={"connection": "close"},
+            )
         host = headers.get("host", "")
         if not self._allowed(host):
             raise Refusal(

@@ -14,7 +14,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
-from json import JSONDecoder
+from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import Any
 
@@ -310,11 +310,19 @@ def _decoded(text: str, at: int, path: Path, line: int) -> tuple[Any, int]:
     at = SPACE.match(text, at).end()  # type: ignore[union-attr]
     try:
         end = JSONDecoder().raw_decode(text, at)[1]
-        return loads(text[at:end]), end
     except RecursionError:
         fail(path, line, "not JSON: brackets are nested too deeply")
+    except JSONDecodeError as error:
+        what = f"not JSON: {error.msg.removesuffix(' at')}"
+        if error.pos >= len(text.rstrip()):  # a value that does not end, which begins here
+            fail(path, line, f"{what} at the end of the file")
+        fail(path, error.lineno, f"{what} at column {error.colno}")
     except ValueError as error:
         fail(path, line, f"not JSON: {without_advice(error)}")
+    try:
+        return loads(text[at:end]), end
+    except ValueError as error:
+        fail(path, line, str(error))
 
 
 def _from_folder(folder: Path, ignore_states: bool) -> list[Plan]:
