@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from running_server import request, running
 from small_worlds import model_of
-from statewise.serving.guard import Guard
-from statewise.serving.metrics import Metrics
-from statewise.serving.refusals import Refusal
-from statewise.serving.settings import Settings
 
 from statewise.deploy.serving import bodies
+from statewise.deploy.serving.guard import Guard
+from statewise.deploy.serving.metrics import Metrics
+from statewise.deploy.serving.refusals import Refusal
+from statewise.deploy.serving.settings import Settings
 
 PROMPT = "0,1|1,2|2,3|0,4|4,5|5,6/0,3="
 
