@@ -150,8 +150,8 @@ class BeliefGeometry(Analysis):
                     0,
                     f"{len(known.weights):,} prefixes of up to {measured:,} tokens are too few for the "
                     f"{own[name].shape[1] + 1:,} columns of a map from {label}, which explains "
-                    f"{explained(controls[key])} of shuffled beliefs. Measure longer prefixes (--longest) of a model that "
-                    "is trained on sequences of at least twice their length (--task.length)",
+                    f"{explained(controls[key])} of shuffled beliefs. Measure longer prefixes (--longest) of a model "
+                    "that is trained on sequences of at least twice their length (--task.length)",
                 )
         metrics |= controls
         compared = {f"untrained_{name}": features for name, features in untrained.items()}
