@@ -188,7 +188,11 @@ def test_tokens_that_cannot_be_chosen_are_not_among_the_likely_ones(tmp_path):
         status, whole = server.post("/v1/completions", body)
         assert status == 200, whole
         found = whole["choices"][0]["logprobs"]["top_logprobs"]
-        assert [sorted(likely) for likely in found] == [["a", "b"], ["a", "b"]]
+        assert [sorted(likely) for likely in found] == [[" a", " b"], [" a", " b"]]
+        status, echoed = server.post("/v1/completions", {**body, "echo": True})
+        (choice,) = echoed["choices"]
+        assert choice["text"].startswith("a b ")
+        assert "".join(choice["logprobs"]["tokens"]) == choice["text"], "each with its separator"
         status, stream = server.post("/v1/completions", {**body, "stream": True})
         assert b"Infinity" not in stream
 
