@@ -34,6 +34,7 @@ def analysed(folder, name, panels=(), main=(), checkpoint=10, **settings):
         "drawings": [],
         "details": {},
         "notes": [],
+        "verdict": f"It <finds> {name}.",
     }
     Run(folder).write_report(name, content)
 
@@ -138,7 +139,9 @@ def test_curves_are_means_over_seeds(folders, tmp_path):
     assert (second.group, second.x, second.y) == ("next-latent", [0, 4], [1.0, 1.0])
     written = {path.name: path for path in write_report(compared, tmp_path / "report")}
     assert written["analyses.png"].read_bytes().startswith(b"\x89PNG")
-    assert "<h2>Analyses</h2>" in written["report.html"].read_text()
+    page = written["report.html"].read_text()
+    assert page.index("<h2>Analyses</h2>") < page.index("<p>next-latent, seed 1: It &lt;finds&gt; probe.</p>")
+    assert page.count("It &lt;finds&gt; probe.") == 2, "of each group's first run"
     plain = compare(folders)
     assert analysis_panels(plain) == []
     again = {path.name: path for path in write_report(plain, tmp_path / "plain")}

@@ -57,8 +57,11 @@ def test_titles_lie_on_nothing_and_are_not_cut_off(tmp_path, monkeypatch):
 
 def test_the_page_of_drawings_has_titles_and_fits_a_phone(tmp_path):
     path = tmp_path / "drawings.html"
-    save_page([Drawing("a & b\nc", [Layer("frame", [[[0.0, 0.0], [1.0, 1.0]]], [""])])], path, "map of <a>")
+    save_page(
+        [Drawing("a & b\nc", [Layer("frame", [[[0.0, 0.0], [1.0, 1.0]]], [""])])], path, "map of <a>", "It has <b>."
+    )
     page = path.read_text()
+    assert page.index("<h1>") < page.index('<p class="finding">It has &lt;b&gt;.</p>') < page.index("<canvas")
     assert "<title>statewise: map of &lt;a&gt;</title>" in page
     assert "<h3>a &amp; b\nc</h3>" in page
     assert '<meta name="viewport" content="width=device-width' in page

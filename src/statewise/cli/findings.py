@@ -74,7 +74,7 @@ def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> li
         written.append(folder / f"{name}-drawing.png")
         save_drawings(findings.drawings, written[-1])
         written.append(folder / f"{name}-drawing.html")
-        save_page(findings.drawings, written[-1], title)
+        save_page(findings.drawings, written[-1], title, findings.verdict)
     for end in PICTURES:
         if folder / f"{name}{end}" not in written:
             (folder / f"{name}{end}").unlink(missing_ok=True)

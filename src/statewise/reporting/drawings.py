@@ -138,11 +138,12 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
     return png(figure)
 
 
-def save_page(drawings: Sequence[Drawing], path: Path, title: str) -> None:
-    """The drawings as one HTML page that opens without a network, with a title."""
+def save_page(drawings: Sequence[Drawing], path: Path, title: str, finding: str = "") -> None:
+    """The drawings as one HTML page that opens without a network, with a title and below it what was found."""
     head = HEAD.format(title=html.escape(title), style=STYLE + DRAWINGS_STYLE)
     note = f'<p class="note">{DRAWINGS_NOTE}</p>\n'
-    content = f"{head}{note}{drawings_html(drawings)}\n<script>{script()}</script></body></html>\n"
+    found = f'<p class="finding">{html.escape(finding)}</p>\n' if finding else ""
+    content = f"{head}{found}{note}{drawings_html(drawings)}\n<script>{script()}</script></body></html>\n"
     write_atomically(path, content.encode())
 
 

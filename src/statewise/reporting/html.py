@@ -74,8 +74,11 @@ figcaption { font-size: .8rem; color: var(--soft); overflow-wrap: anywhere; }
 {{ key }}
 {% for note in without_mean %}<p class="note">{{ note }}</p>{% endfor %}
 {{ grid(figures) }}
-{% if analyses %}<h2>Analyses</h2>
-<p class="note">{{ curves_note }}</p>
+{% if analyses or verdicts %}<h2>Analyses</h2>
+{% for name, of_runs in verdicts.items() %}<h3>{{ name }}</h3>
+{% for label, verdict in of_runs.items() %}<p>{{ label }}: {{ verdict }}</p>
+{% endfor %}{% endfor %}{% endif %}
+{% if analyses %}<p class="note">{{ curves_note }}</p>
 {{ key }}
 {{ grid(analyses) }}{% endif %}
 {% if drawings %}<h2>Drawings</h2>
@@ -210,6 +213,7 @@ def page(comparison: Comparison) -> str:
         sweep_over=swept[0].x_title if swept else "",
         figures=figures(trained, not swept),
         analyses=figures(analysed, False),
+        verdicts=_verdicts(comparison),
         without_mean=notes_without_mean([*trained, *analysed]),
         drawings=drawings_html(drawn) if drawn else "",
         drawings_note=DRAWINGS_NOTE,
@@ -259,6 +263,19 @@ def _of_all(comparison: Comparison) -> dict[str, str]:
         f"{group.label}, seed {member.seed}": f"; {words} on all {num:,}: {number(float(member.metrics[metric]))}"
         for group in comparison.groups
         for member in group.members[:1]
+    }
+
+
+def _verdicts(comparison: Comparison) -> dict[str, dict[str, str]]:
+    """By analysis and by group and seed what was found in each group's first run."""
+    return {
+        name: {
+            f"{group.label}, seed {member.seed}": member.analyses[name]["verdict"]
+            for group in comparison.groups
+            for member in group.members[:1]
+            if member.analyses[name].get("verdict")
+        }
+        for name in comparison.groups[0].members[0].analyses
     }
 
 

@@ -58,6 +58,7 @@ ANALYSIS: Shape = {
     "main": [TEXT],
     "panels": [{"x_title": TEXT, "y_title": TEXT, "shares": FLAG, "log_x?": FLAG, "log_y?": FLAG, "curves": [_CURVE]}],
     "drawings?": [_DRAWING],
+    "verdict?": TEXT,
 }
 """The parts of `analyze`'s report that are shown."""
 

@@ -15,8 +15,10 @@ from statewise.analysis.beliefs.geometry import BeliefGeometry, BeliefGeometryCo
 from statewise.analysis.beliefs.least_squares import fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import planes
 from statewise.cli import main
+from statewise.config.recipes import recipe_names, recipe_text
 from statewise.data_types import Hidden
 from statewise.decoding.predictor import StateDynamics
+from statewise.model.building import read_recipe
 from statewise.reporting.figures import Curve, Drawing, Panel, over_steps
 from statewise.tasks import TASKS
 
@@ -444,6 +446,37 @@ def test_prefixes_are_measured_up_to_half_a_row_and_a_note_warns_of_its_last_thi
         assert curve.x == [1, 2, 3, 4, 5, 6, 7]
         with pytest.raises(ValueError, match="longest must be at most 9, the tokens of a training sequence, not 10"):
             BeliefGeometry(BeliefGeometryConfig(layers=None, longest=10)).analyze(made)
+
+
+def test_a_fit_of_too_few_prefixes_is_said_to_show_nothing():
+    world = task("z1r", length=10, bos=True)
+
+    class Random(Bayesian):
+        """States that know nothing: as many directions as there are prefixes."""
+
+        def states(self, batch):
+            code = (batch.tokens + 1) * 3 ** torch.arange(batch.tokens.shape[1])
+            state = torch.sin(code.cumsum(1)[..., None] * torch.arange(1, 41) * 0.37)
+            return Hidden(state, state)
+
+        def logits(self, batch):
+            return Bayesian(self.world).logits(batch)
+
+    few, many = (
+        BeliefGeometry(BeliefGeometryConfig(layers=None, longest=longest)).analyze(subject(world, Random(world)))
+        for longest in (5, 10)
+    )
+    assert few.metrics["r2"] > 0.99
+    assert few.verdict.startswith("Too few prefixes: ")
+    assert few.notes[0].startswith("31 prefixes of up to 5 tokens are too few for the 41 columns of a map")
+    assert many.verdict.startswith("The last state explains ")
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("hmm-")])
+def test_recipes_have_rows_whose_first_half_has_enough_prefixes_for_a_fit(name):
+    recipe = read_recipe(recipe_text(name), source=name)
+    world = Hmm(recipe.task.config)
+    assert len(world.prefixes(10_000, 1, world.row_length // 2).weights) > 3 * recipe.backbone.config.width
 
 
 def test_r2_by_length_is_that_of_the_common_map_within_prefixes_of_each_length():

@@ -70,8 +70,8 @@ DEEP = b'{"prompt": ' + b"[" * 9000 + b"]" * 9000 + b"}"
         (b"{", "not JSON"),
         (b"[1]", "must be a JSON object"),
         (b'{"prompt": "\xff"}', "not UTF-8"),
-        (b'{"prompt": NaN}', "not JSON: NaN, Infinity"),
-        (b'{"temperature": 1e999}', "not JSON: NaN, Infinity and numbers too large"),
+        (b'{"prompt": NaN}', "not JSON: it has neither NaN"),
+        (b'{"temperature": 1e999}', "and no number too large to read"),
         (b'{"prompt": "\\ud800"}', "surrogate"),
         (b'{"n": ' + b"9" * 5000 + b"}", "more digits than can be read"),
         (DEEP, "nested too deeply"),
@@ -209,7 +209,11 @@ def test_tokens_that_cannot_be_chosen_are_not_among_the_likely_ones(tmp_path):
         status, whole = server.post("/v1/completions", body)
         assert status == 200, whole
         found = whole["choices"][0]["logprobs"]["top_logprobs"]
-        assert [sorted(likely) for likely in found] == [["a", "b"], ["a", "b"]]
+        assert [sorted(likely) for likely in found] == [[" a", " b"], [" a", " b"]]
+        status, echoed = server.post("/v1/completions", {**body, "echo": True})
+        (choice,) = echoed["choices"]
+        assert choice["text"].startswith("a b ")
+        assert "".join(choice["logprobs"]["tokens"]) == choice["text"], "each with its separator"
         status, stream = server.post("/v1/completions", {**body, "stream": True})
         assert b"Infinity" not in stream
 

@@ -172,7 +172,9 @@ def test_what_is_assumed_says_where_the_traces_begin():
     assert report["assumed"].startswith(
         "what the model forbids never happened in these 4 traces, which begin with 4 diff"
     )
-    assert "if they do not begin in all kinds of states" in report["assumed"]
+    assert "if traces do not begin in all kinds of states" in report["assumed"]
+    one = learn_lifted_exact(Traces(drawn.actions, rows[:1], (0,))).report["assumed"]
+    assert one.startswith("what the model forbids never happened in this 1 trace, which begins with one action: ")
 
 
 def test_repeated_objects_are_judged_as_they_are_grounded():

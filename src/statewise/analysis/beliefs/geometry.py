@@ -38,6 +38,8 @@ FEW = 4
 """Fewer checkpoints than these show little of training."""
 SPREAD = 0.95
 """Share of the variance for which components are counted."""
+CROWDED = 0.75
+"""A fit that explains this share of shuffled beliefs has too few prefixes for its columns to show anything."""
 LAST = 1 / 3
 """Share of a training sequence at its end, where states keep less of the belief (docs/results/beliefs.md)."""
 STATE = "state"
@@ -140,6 +142,18 @@ class BeliefGeometry(Analysis):
                 f"({row:,} tokens), where training asks states about few later tokens, so they may keep less of the "
                 f"belief. Train with --task.length {2 * measured} or more, or measure with --longest {row // 2}",
             )
+        for name, key, label in (
+            (CONCAT, f"r2_shuffled_{CONCAT}", "all layers together"),
+            (STATE, "r2_shuffled", "the last state"),
+        ):
+            if controls.get(key, 0.0) > CROWDED:
+                notes.insert(
+                    0,
+                    f"{len(known.weights):,} prefixes of up to {measured:,} tokens are too few for the "
+                    f"{own[name].shape[1] + 1:,} columns of a map from {label}, which explains "
+                    f"{explained(controls[key])} of shuffled beliefs. Measure longer prefixes (--longest) of a model "
+                    "that is trained on sequences of at least twice their length (--task.length)",
+                )
         metrics |= controls
         compared = {f"untrained_{name}": features for name, features in untrained.items()}
         metrics |= self._constrained({**own, **compared}, known)
@@ -395,6 +409,12 @@ class _Known:
 
 
 def _verdict(metrics: Mapping[str, float]) -> str:
+    if metrics["r2_shuffled"] > CROWDED:
+        return (
+            f"Too few prefixes: a map from the last state explains {explained(metrics['r2'])} of the variance of the "
+            f"exact belief ({explained(metrics['r2_held_out'])} after prefixes left out of the fit), but of shuffled "
+            f"beliefs {explained(metrics['r2_shuffled'])}, too, so the fit shows nothing."
+        )
     return (
         f"The last state explains {explained(metrics['r2'])} of the variance of the exact belief "
         f"({explained(metrics['r2_held_out'])} after prefixes left out of the fit); the last state of an untrained "

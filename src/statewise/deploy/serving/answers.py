@@ -103,15 +103,18 @@ class TextAnswer(Answer):
         if row.manner.alternatives is None:
             return None
         shown: list[Shown] = row.shown[tokens]
-        text_of = self.served.token_text
+        text_of, offsets = self.served.token_text, row.transcript.offsets[: len(row.shown)][tokens]
+        leads = [row.transcript.lead(at, text_of(one.token)) for at, one in zip(offsets, shown, strict=True)]
         return {
-            "tokens": [text_of(one.token) for one in shown],
+            "tokens": [lead + text_of(one.token) for lead, one in zip(leads, shown)],
             "token_logprobs": [one.log_probability for one in shown],
             "top_logprobs": [
-                None if one.log_probability is None else {text_of(token): value for token, value in one.alternatives}
-                for one in shown
+                None
+                if one.log_probability is None
+                else {lead + text_of(token): value for token, value in one.alternatives}
+                for lead, one in zip(leads, shown)
             ],
-            "text_offset": row.transcript.offsets[: len(row.shown)][tokens],
+            "text_offset": offsets,
         }
 
 

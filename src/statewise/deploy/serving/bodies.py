@@ -144,7 +144,7 @@ def parsed(content: bytes) -> dict[str, Any]:
         if not isinstance(body, dict):
             raise ValueError(f"the body must be a JSON object, not {short(body)}")
         if finite(body) != body:
-            raise ValueError("not JSON: NaN, Infinity and numbers too large to read are none")
+            raise ValueError("not JSON: it has neither NaN nor Infinity, and no number too large to read")
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise Refusal(400, "the body holds half of a surrogate pair, which is no character") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,6 +25,10 @@ class Transcript(ABC):
     @abstractmethod
     def add(self, token: int) -> None:
         """Appends a token."""
+
+    def lead(self, offset: int, symbol: str) -> str:
+        """The separator that stands between the beginning `offset` of a token in the text and its `symbol`."""
+        return ""
 
     def close(self) -> None:  # noqa: B027 -- most texts have no incomplete characters
         """Called after the last token: an incomplete character at the end becomes a replacement character."""
@@ -72,6 +77,12 @@ class Written(Transcript):
             whole = self._whole + self._continuation([*self._before, *self._tokens], [token])
         self._tokens.append(token)
         self._whole, self.text = whole, whole.rstrip(INCOMPLETE)
+
+    @override
+    def lead(self, offset: int, symbol: str) -> str:
+        after = bisect.bisect_right(self.offsets, offset)
+        piece = self.text[offset : self.offsets[after] if after < len(self.offsets) else None]
+        return piece.removesuffix(symbol) if piece.endswith(symbol) else ""
 
     @override
     def close(self) -> None:

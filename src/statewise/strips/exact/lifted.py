@@ -96,9 +96,11 @@ def assumed(traces: Traces, arity: int) -> str:
     """What the schemas rest on beside the traces. The states are not seen: these do not say where the traces begin."""
     begins = len({row[0] for row, label in zip(traces.rows, traces.labels) if len(row) > label})
     absent = "never happened" if not sum(traces.labels) else "never happened, or explains the negative ones,"
+    these, begin = ("this", "begins") if len(traces) == 1 else ("these", "begin")
+    with_what = f"{begins:,} different actions" if begins > 1 else "one action"
     return (
-        f"what the model forbids {absent} in these {counted(len(traces), 'trace')}, which begin with "
-        f"{counted(begins, 'different action')}: if they do not begin in all kinds of states, such as every level "
+        f"what the model forbids {absent} in {these} {counted(len(traces), 'trace')}, which {begin} with "
+        f"{with_what}: if traces do not begin in all kinds of states, such as every level "
         f"of what runs out, it may happen from others. Schemas have {kind_of_schemas(arity)}"
     )
 

@@ -100,7 +100,9 @@ def _is_residues(line: str) -> bool:
 
 
 def _is_fasta(lines: Sequence[str]) -> bool:
-    return lines[0][0] == ">" and _is_residues(lines[1])
+    """Whether it begins with a header and a sequence, perhaps after comments, as old files do."""
+    content = [line for line in lines if line[0] != ";"]
+    return len(content) > 1 and content[0][0] == ">" and _is_residues(content[1])
 
 
 def _is_fastq(lines: Sequence[str]) -> bool:
@@ -180,6 +182,18 @@ FORMATS: tuple[Format, ...] = (
     Format("GenBank", _line(r"LOCUS\s+\S+\s+[0-9]+ (bp|aa)\b"), f"{LINES}; {LETTERS}", True),
     Format("VCF", _line("##fileformat=VCF"), TABLE, True),
     Format("SAM", _line("@(HD\tVN|SQ\tSN):"), LINES, True),
+    Format("a CLUSTAL alignment", _line(r"CLUSTAL\b"), f"{LINES}, without the names; {LETTERS}", True),
+    Format("a Stockholm alignment", _line(r"# STOCKHOLM\s"), f"{LINES}, without the names; {LETTERS}", True),
+    Format("a NEXUS file", _line(r"#NEXUS\b"), f"{LINES}, without the names; {LETTERS}", True),
+    Format("a PDB file", _line(r"HEADER\s.*\b[0-9]{2}-[A-Z]{3}-[0-9]{2}\b"), f"{LINES}; {LETTERS}", True),
+    Format("GFF", _line("##gff-version"), TABLE, True),
+    Format("an iCalendar file", _line("BEGIN:VCALENDAR$"), EVENTS, True),
+    Format(
+        "a PDDL file",
+        _line(r"\(define\s*\(\s*(domain|problem)\b"),
+        "draw traces from it (statewise strips traces --domain D.pddl --problem P.pddl)",
+        True,
+    ),
     Format(
         "PGN, a record of chess games",
         _line(r'\[[A-Za-z0-9_]+\s+".*"\]$'),
