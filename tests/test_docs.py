@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import pack, random_batch, small_stories, spread_weights, tiny_gpt
-from pages import ROOT, blocks, commands, guides, page, run_code, shown_after
+from pages import ROOT, blocks, commands, example, guides, page, run_code, shown_after
 
 import statewise
 from statewise.cli import main
@@ -31,13 +31,11 @@ TINY = ["--trainer.steps=3", "--trainer.batch_size=8", "--backbone.width=16", "-
 
 
 @pytest.fixture
-def added(request, tmp_path, monkeypatch):
-    """The page's file as a module, and its row in its table, as the page says."""
+def added(request, monkeypatch):
+    """The page's example as a module, and its row in its table, as the page says."""
     page, table = request.param
-    (code,) = blocks(page, "python")
     name, target = re.search(r'^    "(\w+)": \("([\w.:]+)"', (ROOT / page).read_text(), flags=re.MULTILINE).groups()
-    path = tmp_path / f"{name}.py"
-    path.write_text(code)
+    path = ROOT / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(target.partition(":")[0], path)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
@@ -63,8 +61,7 @@ def test_the_objective_of_the_guide_trains_and_holds_the_contract(added, tmp_pat
 
 def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("docs/adding-a-backbone.md", "python")
-    (tmp_path / "moving_averages.py").write_text(code)
+    (tmp_path / "moving_averages.py").write_text(example("moving_averages"))
     monkeypatch.syspath_prepend(tmp_path)
     use, test = blocks("docs/adding-a-backbone.md", "sh")
     few = ["--task.held_out_graphs=20", "--trainer.steps=3", "--trainer.batch_size=8"]
@@ -84,8 +81,7 @@ def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(t
 
 
 def test_the_contract_suite_of_the_guide_tries_an_objective_from_outside(tmp_path):
-    (code,) = blocks("docs/adding-an-objective.md", "python")
-    (tmp_path / "two_ahead.py").write_text(code)
+    (tmp_path / "two_ahead.py").write_text(example("two_ahead"))
     (line,) = re.findall(r"^    PYTHONPATH=PATH_OF_YOURS (.*--objective.*)$", page("docs/adding-an-objective.md"), re.M)
     words = shlex.split(line)[1:]
     words[-1] += " and gpt"
@@ -99,8 +95,8 @@ def test_the_contract_suite_of_the_guide_tries_an_objective_from_outside(tmp_pat
 def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for name, code in zip(("calibration", "min_p"), blocks("docs/adding-an-analysis.md", "python"), strict=True):
-        (tmp_path / f"{name}.py").write_text(code)
+    for name in ("calibration", "min_p"):
+        (tmp_path / f"{name}.py").write_text(example(name))
     few = ["--task.held_out_graphs=20", "--trainer.precision=fp32", *TINY]
     assert main(["train", "path-star-demo", *few, "--out", "runs/demo/next-token"]) == 0
     model = load_model("runs/demo/next-token")
@@ -129,7 +125,7 @@ def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_pat
 
 
 def test_the_decoder_of_the_guide_draws_what_it_may():
-    found = run_code(blocks("docs/adding-an-analysis.md", "python")[1], "adding-an-analysis.md")
+    found = run_code(example("min_p"), "min_p.py")
     decoder = found["MinP"](found["MinPConfig"](share=0.3))
     logits = torch.tensor([[0.5, 0.16, 0.14, 0.2]]).log().expand(4000, 4)
     noise = decoder.noise(np.arange(4000), np.zeros(4000, np.int64), 4)
