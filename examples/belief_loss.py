@@ -4,7 +4,7 @@
 
 Half a minute on a CPU. The process RRXOR repeats two random bits and their exclusive or. R^2 is the share of the exact
 belief that an affine map of the last state explains, the excess the loss above the least possible one. After so few
-steps the two objectives are close; with 3,000 steps of the recipe's own model, R^2 is .99 with next latents and .82 with
+steps the two objectives are close; after 3,000 steps of the recipe's own model R^2 is .99 with next latents, .82 with
 next tokens (docs/results/beliefs.md).
 """
 
