@@ -1,6 +1,7 @@
 """What the guide shows works: its examples are run as they stand."""
 
 import functools
+import importlib
 import importlib.util
 import os
 import re
@@ -326,3 +327,34 @@ def test_links_lead_somewhere():
         text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+NOT_OURS = {"statewise.decoders", "statewise.analyses", "statewise.json", "statewise.strips.VERB"}
+"""Entry point groups, and what stands for something else."""
+NEW = {"statewise.tasks.parity", "statewise.objectives.two_ahead"}
+"""Modules that a reader makes."""
+
+
+def test_paths_and_modules_that_the_pages_name_exist():
+    pages = [
+        *guides(),
+        "CONTRIBUTING.md",
+        *(f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").iterdir()),
+    ]
+    for name in pages:
+        text = page(name)
+        for path in re.findall(r"`((?:\w+/)+[\w-]+\.(?:py|js)|(?:src|tests|examples|benchmarks)/[\w/.-]+)`", text):
+            assert (ROOT / path).exists() or (ROOT / "src/statewise" / path).exists(), f"{name}: {path}"
+        for dotted in set(re.findall(r"\bstatewise(?:\.\w+)+", text)) - NOT_OURS - NEW:
+            assert resolves(dotted), f"{name}: {dotted}"
+
+
+def resolves(dotted):
+    """Whether a dotted name is a module or stands in one."""
+    found, names = statewise, dotted.split(".")[1:]
+    for place, name in enumerate(names, 1):
+        module = ".".join(["statewise", *names[:place]])
+        if not hasattr(found, name) and importlib.util.find_spec(module) is None:
+            return False
+        found = getattr(found, name) if hasattr(found, name) else importlib.import_module(module)
+    return True

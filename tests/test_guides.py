@@ -26,13 +26,13 @@ from statewise.run import Run
 from statewise.tasks import TASKS
 
 NOT_RUN = {
-    "--on slurm": "needs a cluster (tests/cli/test_cluster.py has one of our own)",
+    "--on slurm": "needs a cluster (tests/experiments/test_cluster.py has one of our own)",
     "status runs/g55": "the jobs of that cluster",
     "--trainer.devices 8": "needs eight GPUs",
-    "judge ": "asks a language model on a server (tests/judging)",
-    "serve ": "does not end (tests/serving)",
-    "playground ": "does not end (tests/playground), but for --export",
-    "lm-eval ": "fetches benchmarks (tests/zero_shot)",
+    "judge ": "asks a language model on a server (tests/evaluation/judging)",
+    "serve ": "does not end (tests/deploy/serving)",
+    "playground ": "does not end (tests/deploy/playground), but for --export",
+    "lm-eval ": "fetches benchmarks (tests/evaluation/zero_shot)",
     "--hub ": "fetches a dataset (tests/tasks/corpus)",
     "--from DIR": "needs the published map (tests/tasks/test_manhattan.py)",
     "maps/manhattan": "needs the published map",
