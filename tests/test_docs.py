@@ -336,12 +336,8 @@ NEW = {"statewise.tasks.parity", "statewise.objectives.two_ahead"}
 
 
 def test_paths_and_modules_that_the_pages_name_exist():
-    pages = [
-        *guides(),
-        "CONTRIBUTING.md",
-        *(f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").iterdir()),
-    ]
-    for name in pages:
+    decisions = [f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").iterdir()]
+    for name in [*guides(), *decisions, "CONTRIBUTING.md", "SECURITY.md"]:
         text = page(name)
         for path in re.findall(r"`((?:\w+/)+[\w-]+\.(?:py|js)|(?:src|tests|examples|benchmarks)/[\w/.-]+)`", text):
             assert (ROOT / path).exists() or (ROOT / "src/statewise" / path).exists(), f"{name}: {path}"

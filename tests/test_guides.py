@@ -37,7 +37,7 @@ NOT_RUN = {
     "--from DIR": "needs the published map (tests/tasks/test_manhattan.py)",
     "maps/manhattan": "needs the published map",
     "--tokenizer gpt2:DIR": "needs the published tokenizer (tests/tasks/corpus)",
-    "runs/theirs": "needs a published checkpoint (tests/test_conversion.py)",
+    "runs/theirs": "needs a published checkpoint (tests/deploy/export/test_sps_checkpoint.py)",
     "train two-stream-xl": "needs GPUs",
     "train fineweb-edu": "needs GPUs",
     "hf:MODEL": "needs a model of Hugging Face (tests/backbones/test_hf.py)",
