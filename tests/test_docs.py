@@ -285,8 +285,7 @@ def test_the_city_of_the_guide_trains(size, tmp_path, monkeypatch, capsys):
 
 def test_the_tutorial_of_own_sequences_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (script,) = blocks("docs/own-data.md", "python")
-    run_code(script, "own-data.md")
+    run_code(example("claims"), "claims.py")
     lines = [line for block in blocks("docs/own-data.md", "sh") for line in block.splitlines()]
     assert [line.split()[1] for line in lines] == ["train", "evaluate", "train", "compare", "generate"]
     (shown,) = re.findall(r"^    claims.csv: .*?always <end>[^\n]*", page("docs/own-data.md"), re.MULTILINE | re.DOTALL)
