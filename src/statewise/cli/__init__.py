@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from typing_extensions import override
 
 from statewise.cli.commands import dispatch
-from statewise.cli.others import others_escaped
 from statewise.data_types import NotFinite
 from statewise.runtime import launchers as processes
-from statewise.runtime.messages import in_words, say
+from statewise.runtime.messages import escaped, in_words, say
 
 COMMANDS = {
     "list": "name all tasks, objectives, backbones, decoders, analyses and recipes",
@@ -121,3 +126,30 @@ def _lost_another(error: RuntimeError) -> bool:
     are told from others by their text."""
     gloo = ("gloo", "closed by peer", "reset by peer")
     return isinstance(error, sys.modules["torch"].distributed.DistError) or any(word in str(error) for word in gloo)
+
+
+@contextmanager
+def others_escaped() -> Iterator[None]:
+    """Within, warnings, and log records for which nobody has made a handler, go to standard error as all else there:
+    without control characters."""
+    before = warnings.formatwarning, logging.lastResort
+
+    def formatted(*given: Any, **named: Any) -> str:
+        return escaped(before[0](*given, **named), keep="\n\t")
+
+    warnings.formatwarning, logging.lastResort = formatted, _Last(logging.WARNING)
+    try:
+        yield
+    finally:
+        warnings.formatwarning, logging.lastResort = before
+
+
+class _Last(logging.Handler):
+    """Prints log records that no other handler takes."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            say(self.format(record), file=sys.stderr)
+        except Exception:
+            self.handleError(record)

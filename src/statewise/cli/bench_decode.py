@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser, at_least
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import shlex
 import shutil
 import sys
-from pathlib import Path
 
-from statewise.cli.arguments import Parser, above
+from statewise.runtime.arguments import Parser, above
 from statewise.runtime.messages import say
 
 
@@ -52,51 +49,27 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(words)
 
-    from statewise.experiments import seeds
-    from statewise.model.defaults import declared_defaults
-    from statewise.reporting.compare import compare
+    from statewise.experiments.compare import compare
     from statewise.reporting.html import missing
-    from statewise.reporting.report import claimed, write_report
 
-    out = None if options.out is None else Path(options.out)
-    if out is None:
+    if options.out is None:
         for flag, given in (("--overwrite", options.overwrite), ("--relative", options.relative)):
             if given:
                 raise ValueError(f"{flag} is about files of the report, and without --out DIR none is written")
 
-    left_out: dict[str, list[int]] = {}
-
-    def runs(name: str) -> list[Path]:
-        folder = Path(name)
-        if not seeds.is_group(folder):
-            return [folder]
-        evaluated, left_out[str(folder)] = seeds.evaluated(folder)
-        if not evaluated:
-            raise ValueError(
-                f"no seed of {folder} is evaluated yet: continue with "
-                f"`statewise train --resume {shlex.quote(str(folder))}`"
-            )
-        return evaluated
-
-    with claimed(out, options.overwrite) if out is not None else contextlib.nullcontext():
-        folders = [folder for name in options.runs if not seeds.is_beside_run(Path(name)) for folder in runs(name)]
-        if not folders:
-            raise ValueError(f"{options.runs[0]} is a file beside a run: give the run's folder")
-        better = None if options.better is None else runs(options.better)[0]
-        comparison = compare(
-            folders,
-            better=better,
-            margin=options.margin,
-            metrics=options.metrics,
-            relative=options.relative,
-            defaults=declared_defaults,
-            seeds_left_out=left_out,
-        )
-        written = [] if out is None else write_report(comparison, out, options.overwrite)
+    comparison = compare(
+        options.runs,
+        options.out,
+        better=options.better,
+        margin=options.margin,
+        metrics=options.metrics,
+        relative=options.relative,
+        overwrite=options.overwrite,
+    )
     say(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
     if not options.json:
-        for path in written:
+        for path in comparison.files:
             say(f"wrote {path}")
-    if written and missing():
+    if comparison.files and missing():
         say(f"statewise: {missing()}", file=sys.stderr)
     return 0

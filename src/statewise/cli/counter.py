@@ -1,11 +1,14 @@
-"""How far a command is, on stderr."""
+"""What commands show on stderr while they work, and how Ctrl-C ends those whose best result so far is worth keeping."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from statewise.runtime.messages import say, say_in_place
 from statewise.runtime.progress import Work, listening
@@ -43,3 +46,24 @@ def shown_progress() -> Iterator[None]:
     finally:
         if drawn:
             say_in_place("")
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """A function that is true once Ctrl-C was pressed; a second Ctrl-C ends the program as usual."""
+    pressed = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+        say("\nstopping with the best model so far; Ctrl-C again: stop at once", file=sys.stderr)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield pressed.is_set
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -6,8 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
 from statewise.cli.counter import shown_progress
+from statewise.runtime.arguments import Parser
 from statewise.runtime.json_files import read_json
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import check_file, check_files, claimed_files, json_with

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from statewise.cli.arguments import Parser, at_least, pairs
-from statewise.runtime.json_files import TEXT, Shape, check, loads, one_of
+from statewise.runtime.arguments import Parser, at_least, pairs
 from statewise.runtime.messages import say
-
-if TYPE_CHECKING:
-    from statewise.evaluation.infilling import Filled
-
-TITLE = "filling"
-KEYS = ("prompt", "completion", "goal", "original")
-LINE: Shape = {**dict.fromkeys(KEYS, TEXT), "ended_by?": one_of("length", "model")}
 
 DESCRIPTION = """Gives a model the beginning and the end of held-out sequences and writes the middles that it generates.
 
@@ -67,7 +58,7 @@ def run(words: list[str]) -> int:
         raise ValueError("--unconditional implies free length: omit --free-length")
 
     from statewise.decoding.reverse import Reverse
-    from statewise.evaluation.infilling import fill_gaps, gaps, goal_text
+    from statewise.evaluation.infilling import FILL, FILLS, fill_gaps, gaps, goal_text
     from statewise.model.building import make_decoder
     from statewise.model.loading import load_model
     from statewise.runtime.ledger import Ledger
@@ -89,7 +80,7 @@ def run(words: list[str]) -> int:
         "limit": options.limit,
         "reverse": options.reverse or None,
     }
-    with Ledger(out, TITLE, facts, LINE) as ledger, model.asking() as predictor:
+    with Ledger(out, FILLS, facts, FILL) as ledger, model.asking() as predictor:
         for number, (line, gap) in enumerate(zip(ledger.records, asked), 2):
             if (line["prompt"], line["goal"]) != (task.decode(gap.prompt), goal_text(task, gap)):
                 raise ValueError(f"{out}:{number}: written for other sequences: choose another --out")
@@ -105,26 +96,3 @@ def run(words: list[str]) -> int:
         ended = sum(line.get("ended_by") == "model" for line in ledger.records)
         say(f"{ended} of them were ended by the model, the others by the maximum length")
     return 0
-
-
-def read(path: Path) -> list[Filled]:
-    """The lines of such a file. Raises `ValueError` with file and line."""
-    from statewise.evaluation.infilling import Filled
-    from statewise.tasks.own_files.lines import Problems, read_lines
-
-    found, problems = [], Problems(path)
-    for number, line in read_lines(path):
-        try:
-            row = loads(line)
-            if number == 1 and isinstance(row, dict) and row.get("title") == f"statewise {TITLE}":
-                continue
-            one = Filled(**check(row, LINE, str(path)))
-            "".join(vars(one).values()).encode()  # half of a surrogate pair is no text
-        except (ValueError, TypeError):  # TypeError: it has further keys
-            one = None
-        if one is None or not one.prompt:
-            problems.add(number, "not a line that `statewise fill` wrote")
-        else:
-            found.append(one)
-    problems.raise_if_any()
-    return found

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, above, at_least, not_below
 from statewise.cli.counter import shown_progress
+from statewise.runtime.arguments import Parser, above, at_least, not_below
 from statewise.runtime.json_files import json_bytes, printable
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import check_derived

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
-from statewise.cli.reports import keep_report
+from statewise.cli.findings import keep_report
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import claimed_file

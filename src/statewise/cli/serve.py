@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from statewise.cli.arguments import Parser, above, at_least
+from statewise.runtime.arguments import Parser, above, at_least
 from statewise.runtime.messages import say, short, to_install
 
 if TYPE_CHECKING:

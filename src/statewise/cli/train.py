@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from statewise.cli import cluster_options
-from statewise.cli.arguments import Parser, at_least
 from statewise.config.recipe import KINDS
 from statewise.runtime import launchers as processes
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import in_words, say
 
 if TYPE_CHECKING:
     from statewise.config.recipe import Recipe
     from statewise.config.registry import Table
+    from statewise.experiments.jobs import RunsOutcome
     from statewise.experiments.launch import Listener
 
 DESCRIPTION = """Trains a run from a recipe, or resumes one.
@@ -74,15 +75,18 @@ def run(words: list[str]) -> int:
     if options.seeds is not None:
         from statewise.experiments import seeds
 
-        asked = cluster_options.settings(options)
+        slurm = cluster_options.read(options)
         if any(flag.partition("=")[0] == "--seed" for flag in flags):
             raise ValueError("give --seed or --seeds, not both")
 
         out, numbers = Path(options.out), seeds.parse(options.seeds)
-        if options.resume_if_there and seeds.is_group(out):
-            seeds.check_same(out, recipe, numbers)
-            return seeds.resume(out, options.jobs, asked)
-        return seeds.train(recipe, out, numbers, options.jobs, options.overwrite, asked)
+        if options.resume_if_there:
+            outcome = seeds.train_or_resume(recipe, out, numbers, jobs=options.jobs, slurm=slurm, progress=True)
+        else:
+            outcome = seeds.train(
+                recipe, out, numbers, jobs=options.jobs, overwrite=options.overwrite, slurm=slurm, progress=True
+            )
+        return _end_of_seeds(out, outcome)
     from statewise.experiments.launch import train, train_or_resume
 
     def work(listener: Listener) -> Any:
@@ -203,7 +207,8 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
             raise ValueError(f"--checkpoint needs a single run: resume {folder}/seed-... by itself")
         if flags:
             raise ValueError(f"{flags[0].partition('=')[0]} needs a single run: resume {folder}/seed-... by itself")
-        return seeds.resume(folder, options.jobs, cluster_options.settings(options))
+        slurm = cluster_options.read(options)
+        return _end_of_seeds(folder, seeds.resume(folder, jobs=options.jobs, slurm=slurm, progress=True))
     if (folder / "recipe.yaml").is_file() and seeds.is_begun(folder):
         raise FileNotFoundError(
             f"{folder} holds no runs yet: its creation was interrupted; run the command that created it again"
@@ -215,6 +220,21 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     return _watched(
         lambda listener: resume(folder, checkpoint=options.checkpoint or "last", flags=flags, listener=listener), folder
     )
+
+
+def _end_of_seeds(folder: Path, outcome: RunsOutcome | None) -> int:
+    """Says how the runs of several seeds ended, and how to continue them; returns the exit code."""
+    if outcome is None:
+        say(f"{folder} is complete: nothing to resume")
+        return 0
+    again = f"statewise train --resume {shlex.quote(str(folder))}"
+    if outcome.in_cluster:
+        say(f"the jobs go on: statewise status {shlex.quote(str(folder))}", file=sys.stderr)
+    elif outcome.signal is not None:
+        say(f"stopped and saved; continue with: {again}", file=sys.stderr)
+    elif outcome.failed:
+        say(f"failed: seeds {', '.join(outcome.failed)}; continue with: {again}", file=sys.stderr)
+    return outcome.exit_code
 
 
 def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:

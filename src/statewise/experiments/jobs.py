@@ -1,6 +1,6 @@
 """Runs commands as processes of this machine, several at a time.
 
-What is to be run, and where results are, is the business of the caller: `seeds` and `suite`.
+`seeds` and `suite` say which commands, and where their results are.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import TEXT, Shape, read_json
+from statewise.runtime.messages import say
 from statewise.runtime.system import cores, ended_with_parent, kill_group
 
 POLL_SECONDS = 0.2
@@ -26,7 +28,18 @@ HANDLED |= {
     for name in ("SIGHUP", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 }
-"""Signals that stop all jobs, and what is passed on."""
+"""Signals that stop all jobs, each with the signal that is passed on to them."""
+Show = Callable[[str], None]
+"""Receives each line about the progress of several runs."""
+
+
+def show_nothing(line: str) -> None:
+    """Ignores the line."""
+
+
+def show_line(line: str) -> None:
+    """Prints the line at once."""
+    say(line, flush=True)
 
 
 @dataclass(frozen=True)
@@ -42,8 +55,27 @@ class Job:
     """Names of commands that had succeeded before these."""
 
 
+@dataclass(frozen=True)
+class RunsOutcome:
+    """How several runs have ended."""
+
+    folder: Path
+    """The folder that holds all of them."""
+    failed: list[str]
+    """Names of the runs that failed: seeds, or `RECIPE/OBJECTIVE-BACKBONE seed N` in a suite."""
+    signal: int | None = None
+    """The signal that ended the runs, or the waiting for jobs of a cluster."""
+    in_cluster: bool = False
+    """Whether jobs of the cluster go on: this process has submitted them, and no longer waits."""
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command: 128 and the signal, 1 if a run failed, otherwise 0."""
+        return 128 + self.signal if self.signal is not None else int(bool(self.failed))
+
+
 STATE: Shape = {"done": [TEXT], "failed": TEXT}
-"""Of a run: which of its commands have succeeded, and why another failed."""
+"""State of a run: which of its commands have succeeded, and why another failed."""
 
 
 def read_state(log: Path) -> tuple[list[str], str]:
@@ -80,7 +112,8 @@ def run_jobs(
     ended: Callable[[Job, int], None],
 ) -> int | None:
     """Runs the jobs in order, `at_once` at a time, stores their states, and calls back: `started`; `looked_at` every
-    now and then while one runs, and once after its last command; `ended` with the code of its last command.
+    now and then while one runs, and once after its last command; `ended` with the code of its last command. Handles
+    signals only in the main thread, where Python allows it.
 
     SIGINT and SIGTERM are passed on to the processes that run, and no others are started; SIGHUP, which a closed
     terminal sends, and SIGUSR1 and SIGUSR2, by which schedulers warn, are passed on as SIGTERM. Returns the signal that
@@ -94,7 +127,7 @@ def run_jobs(
     before = {
         number: signal.signal(number, lambda n, _: received.append(HANDLED[n]))
         for number in HANDLED
-        if signal.getsignal(number) is not signal.SIG_IGN
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(number) is not signal.SIG_IGN
     }
     environment = dict(os.environ)
     if at_once > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.analysis.base import Analysis, Findings
+from statewise.analysis import ANALYSES
+from statewise.analysis.base import Analysis, Findings, Origin, report_name
 from statewise.analysis.beliefs.beliefs import Beliefs, Positions, Side, beliefs
 from statewise.config.recipe import Recipe
 from statewise.data_types import Batch, Completion, Evaluation, Examples, Hidden
@@ -213,15 +214,29 @@ class Model:
 
     def analyze(self, analysis: str | Analysis, **fields: Any) -> Findings:
         """What an analysis finds in this model: `analyze("effective-rank", positions=50)`. `fields` are those of the
-        named analysis, as of the command. Raises `ValueError` for unknown names, fields and values, and if the analysis
-        does not suit the model or its task."""
+        named analysis, as of the command. `Findings.save` writes them as the command does. Raises `ValueError` for
+        unknown names, fields and values, and if the analysis does not suit the model or its task."""
+        name = analysis if isinstance(analysis, str) else ANALYSES.name_of(type(analysis))
         if isinstance(analysis, str):
             analysis = make_analysis(analysis, **fields)
         elif fields:
             raise ValueError(f"{next(iter(fields))} is a field of an analysis by name: this one is made already")
         step, patched = self.checkpoint.step if self.checkpoint else None, self._patches > 0
         with self.asking():
-            return analysis.analyze(subject(self.recipe, self.task, self.objective, step, self.run, patched=patched))
+            findings = analysis.analyze(
+                subject(self.recipe, self.task, self.objective, step, self.run, patched=patched)
+            )
+        return replace(findings, origin=self._origin(name, analysis.config))
+
+    def _origin(self, analysis: str, config: Any) -> Origin:
+        """What an analysis of this model is named, and what its report holds besides the findings."""
+        name, title = report_name(analysis, config), analysis
+        facts: dict[str, Any] = {"settings": asdict(config)}
+        if self.run is not None and self.checkpoint is not None:
+            step = self.checkpoint.step
+            title, facts = f"{self.run.folder}, step {step}, {analysis}", {"checkpoint": step, **facts}
+            name += f"-checkpoint-{step}" if self.run.best_step() not in (None, step) else ""
+        return Origin(name, title, facts)
 
     def embed(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from statewise.data_types import DETAILS, Headline
@@ -56,6 +57,8 @@ class Comparison:
     """What tells the data of groups apart: `data`, `tokenizer`, and fields of the task."""
     seeds_left_out: dict[str, list[int]] = field(default_factory=dict)
     """By folder the seeds without an evaluation."""
+    files: list[Path] = field(default_factory=list, compare=False)
+    """The files of the report, if one was written."""
     comparable: bool = True
     """Whether the headline has one meaning for all runs; not if it is per token and their tokenizers differ."""
 

@@ -24,6 +24,8 @@ SIDE = 7.0
 """Inches of the longer side of a drawing."""
 LINE = 0.17
 """Inches from line to line of a title."""
+HEADING_LINE = 0.2
+"""Inches from line to line of the heading."""
 BELOW = 0.1
 """Inches below the last row, without a legend."""
 AXIS = 0.25
@@ -60,14 +62,14 @@ BEND = 0.1
 """Curvature of highlighted lines, as a share of their length, so that they do not cover plain lines."""
 
 
-def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
+def save_drawings(drawings: Sequence[Drawing], path: Path, heading: str = "") -> None:
     """Drawings as a PNG file."""
-    write_atomically(path, drawings_png(drawings))
+    write_atomically(path, drawings_png(drawings, heading))
 
 
 @plain_text
-def drawings_png(drawings: Sequence[Drawing]) -> bytes:
-    """Drawings as a PNG, at most `ACROSS` side by side."""
+def drawings_png(drawings: Sequence[Drawing], heading: str = "") -> bytes:
+    """Drawings as a PNG, at most `ACROSS` side by side, below a heading."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
@@ -90,14 +92,18 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
     notes = fitted(" ".join(dict.fromkeys(one.note for one in drawings if one.note)), width * 0.95, 9)
     legend = 0.3 if len(keys) > 1 else 0.0
     below = BELOW + legend + (LINE * (notes.count("\n") + 1) if notes else 0.0)
-    height = (tall + above + under) * down + below
+    head = fitted(heading, width * 0.95, 11)
+    top = (HEADING_LINE * (head.count("\n") + 1) + 0.1) if head else 0.0
+    height = (tall + above + under) * down + below + top
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
+    if head:
+        figure.text(0.5, 1 - 0.1 / height, head, ha="center", va="top", fontsize=11)
     # By hand: a constrained layout cuts off titles of drawings that are smaller than their place.
     for place, drawing in enumerate(drawings):
         row, column = divmod(place, across)
         room = width / across
-        corner = (column * room + beside + 0.02, height - (row + 1) * (tall + above + under) + under)
+        corner = (column * room + beside + 0.02, height - top - (row + 1) * (tall + above + under) + under)
         axes = figure.add_axes((corner[0] / width, corner[1] / height, (room - beside - 0.06) / width, tall / height))
         many = max((len(layer.lines) for layer in drawing.layers), default=1)
         stroke = float(np.clip(45 / np.sqrt(max(1, many)), 0.5, 1.8))
@@ -138,9 +144,10 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
     return png(figure)
 
 
-def save_page(drawings: Sequence[Drawing], path: Path, title: str) -> None:
-    """The drawings as one HTML page that opens without a network, with a title."""
+def save_page(drawings: Sequence[Drawing], path: Path, title: str, finding: str = "") -> None:
+    """The drawings as one HTML page that opens without a network, below a title and what was found."""
     head = HEAD.format(title=html.escape(title), style=STYLE + DRAWINGS_STYLE)
+    head += f'<p class="finding">{html.escape(finding)}</p>\n' if finding else ""
     note = f'<p class="note">{DRAWINGS_NOTE}</p>\n'
     content = f"{head}{note}{drawings_html(drawings)}\n<script>{script()}</script></body></html>\n"
     write_atomically(path, content.encode())
