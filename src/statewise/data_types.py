@@ -18,6 +18,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+__all__ = [
+    "DETAILS",
+    "Batch",
+    "Completion",
+    "Continuation",
+    "Evaluation",
+    "Examples",
+    "Headline",
+    "Hidden",
+    "LacksPower",
+    "Loss",
+    "NotFinite",
+    "Part",
+    "Plan",
+    "Rows",
+    "in_float64",
+    "sent",
+]
+
+
 @dataclass(frozen=True)
 class Examples:
     """Sequences of a task as NumPy arrays."""

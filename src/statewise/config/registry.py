@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from statewise.config.recipe import unknown
 
+__all__ = ["Table", "origin"]
+
 Part = TypeVar("Part")
 
 

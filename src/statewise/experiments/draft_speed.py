@@ -1,4 +1,4 @@
-"""What drafting gains: the speed of a trained model by draft length, and the share of drafts accepted by place."""
+"""The speed of a trained model by draft length, and the share of its drafts that are accepted at each place."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from statewise.runtime.messages import short
 
 @dataclass
 class DraftSpeed:
-    """What decoding some prompts took, apart from reading them."""
+    """Counts and seconds of decoding some prompts, without those of reading the prompts."""
 
     tokens: int = 0
-    """Without each completion's first, which reading the prompt gives."""
+    """New tokens without each completion's first, which reading the prompt gives."""
     seconds: float = 0.0
     cycles: int = 0
-    """Cycles of all rows, without those in which nothing could be drafted because of the limit."""
+    """Cycles of all rows, without those in which the limit left nothing to draft."""
     offered: list[int] = field(default_factory=list)
     """By place: drafted tokens before which all were accepted."""
     accepted: list[int] = field(default_factory=list)
@@ -117,7 +117,7 @@ def _prompts(model: Model, count: int, prefill: int | None, decode: int | None) 
 def _speeds(
     model: Model, decoders: dict[str, Decoder], prompts: list[np.ndarray], batch: int, decode: int | None
 ) -> dict[str, dict[str, Any]]:
-    """Of each decoder, all on the same batches, one after another."""
+    """`DraftSpeed.summary` of each decoder, all on the same batches, one after another."""
     task, speeds = model.task, {name: DraftSpeed() for name in decoders}
     with model.asking() as predictor:
         for decoder in decoders.values():  # the first pass of each shape is slow
@@ -147,21 +147,3 @@ def two_pass_speeds(
 
 def _two_pass(draft: int, fields: dict[str, Any]) -> Decoder:
     return TwoPass(SpeculativeConfig(draft=draft, **fields))
-
-
-def draft_table(speeds: dict[str, dict[str, Any]]) -> str:
-    """The result of `draft_speeds` as text."""
-    from statewise.reporting.tables import text_table
-
-    plain = speeds["plain"]["tokens_per_second"]
-    rows = [
-        [
-            name,
-            f"{one['tokens_per_second']:,.0f}",
-            f"{one['tokens_per_second'] / plain:.2f}",
-            "" if name in ("plain", "0") else f"{one['accepted_per_cycle']:.2f}",
-            " ".join(f"{share:.2f}" for share in one["accepted_by_place"]),
-        ]
-        for name, one in speeds.items()
-    ]
-    return text_table(["draft", "tokens/s", "times plain", "accepted per cycle", "by place"], rows, left=(0, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -250,8 +251,8 @@ class Model:
         """Belief vectors of the sequences of a file in the task's format, or of `prompts`, one a line.
 
         Which of them `positions`, `of` and `layer` say: see `statewise.analysis.beliefs.beliefs.beliefs`. Sequences
-        that the task does not take are in `left_out`. Raises `ValueError` for lines that cannot be read, and if the
-        model lacks such beliefs.
+        that the task does not take are in `left_out`. `Beliefs.save` writes what the command writes. Raises
+        `ValueError` for lines that cannot be read, and if the model lacks such beliefs.
         """
         if not isinstance(data, (str, Path)):
             raise TypeError(
@@ -264,4 +265,9 @@ class Model:
             read = self.task.read_numbered(Path(data))
         with self.asking():
             found = beliefs(snapshot(self.objective), read.examples, positions, of, layer)
-        return replace(found, sequences=read.sequences, left_out=read.left_out)
+        origin: dict[str, Any] = {}
+        if self.run is not None and self.checkpoint is not None:
+            origin = {"run": str(self.run.folder.resolve()), "checkpoint": self.checkpoint.step}
+        origin |= {"input": str(data), "input_sha256": hashlib.sha256(Path(data).read_bytes()).hexdigest()}
+        origin |= {"prompts": prompts, "positions": positions, "of": of}
+        return replace(found, sequences=read.sequences, left_out=read.left_out, origin=origin)
