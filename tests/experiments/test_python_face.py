@@ -94,12 +94,10 @@ def test_findings_of_python_and_of_the_command_are_the_same(tmp_path, capsys):
     assert main(["analyze", str(run), "effective-rank", "--sequences", "4", "--out", str(tmp_path / "command")]) == 0
     model = statewise.load(run)
     found = model.analyze("effective-rank", sequences=4)
-    assert [path.name for path in found.save(tmp_path / "python")][0] == "effective-rank.json"
-    names = sorted(path.name for path in (tmp_path / "command").iterdir())
-    assert names == sorted(path.name for path in (tmp_path / "python").iterdir())
-    assert all(
-        (tmp_path / "command" / name).read_bytes() == (tmp_path / "python" / name).read_bytes() for name in names
-    )
+    names = [path.name for path in found.save(tmp_path / "python")]
+    assert sorted(names) == sorted(path.name for path in (tmp_path / "command").iterdir())
+    for name in names:
+        assert (tmp_path / "command" / name).read_bytes() == (tmp_path / "python" / name).read_bytes()
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("6,4|8,1|7,8|0,5|7,0|7,6/7,4=\n")
     words = ["embed", str(run), str(prompts), "--prompts", "--out"]

@@ -34,6 +34,7 @@ def analysed(folder, name, panels=(), main=(), checkpoint=10, **settings):
         "drawings": [],
         "details": {},
         "notes": [],
+        "verdict": f"{name} finds 3 < 4.",
     }
     Run(folder).write_report(name, content)
 
@@ -138,7 +139,10 @@ def test_curves_are_means_over_seeds(folders, tmp_path):
     assert (second.group, second.x, second.y) == ("next-latent", [0, 4], [1.0, 1.0])
     written = {path.name: path for path in write_report(compared, tmp_path / "report")}
     assert written["analyses.png"].read_bytes().startswith(b"\x89PNG")
-    assert "<h2>Analyses</h2>" in written["report.html"].read_text()
+    page = written["report.html"].read_text()
+    assert "<h2>Analyses</h2>" in page
+    verdicts = [f"probe, {label}, seed 1: probe finds 3 &lt; 4." for label in ("next-token", "next-latent")]
+    assert all(f"<p>{verdict}</p>" in page for verdict in verdicts), "of each group's first run"
     plain = compare(folders)
     assert analysis_panels(plain) == []
     again = {path.name: path for path in write_report(plain, tmp_path / "plain")}

@@ -50,7 +50,7 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.experiments.compare import compare
-    from statewise.reporting.html import missing
+    from statewise.reporting.report import missing
 
     if options.out is None:
         for flag, given in (("--overwrite", options.overwrite), ("--relative", options.relative)):

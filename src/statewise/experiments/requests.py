@@ -211,6 +211,8 @@ class EvaluationRequest:
         options = self.options
         self.check_decoder(model.task, model.recipe.task.name)
         protocols = self.protocols(model)
+        if losses is not None and len(protocols) > 1:
+            raise ValueError("--losses are those of one protocol: give --protocol carried or fresh")
         if options.comprehensive:
             from statewise.evaluation.whole_documents import evaluate_whole_texts
 

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from statewise.reporting.figures import Drawing, Layer
-from statewise.reporting.pages import STYLE
-from statewise.reporting.plain import plain_text
-from statewise.reporting.plots import fitted, png
+from statewise.reporting.figures import STYLE, Drawing, Layer
+from statewise.reporting.plots import fitted, plain_text, png
 from statewise.runtime.durable import write_atomically
 
 PLAIN, STANDING_OUT = "#20262e", "#d62f2f"
@@ -36,7 +34,7 @@ ACROSS = 4
 MARGIN = 0.03
 """Space around what a drawing shows, as a share of its longer side."""
 GRID = 20_000
-"""Places on pages are whole numbers up to this one from end to end, which takes half the room of decimals."""
+"""Places on pages are whole numbers from 0 to this one, which take half the space of decimals."""
 HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>statewise: {title}</title>
@@ -154,7 +152,7 @@ def save_page(drawings: Sequence[Drawing], path: Path, title: str, finding: str 
 
 
 def script() -> str:
-    """What draws the elements of `drawings_html`, once per page."""
+    """The script that draws the elements of `drawings_html`, once per page."""
     return (resources.files(__package__) / "drawings.js").read_text(encoding="utf-8")
 
 
@@ -164,7 +162,7 @@ class _Plot:
 
     frames: list[Drawing]
     limits: np.ndarray
-    """(2, 2) of all frames."""
+    """Limits of all frames, (2, 2)."""
 
 
 def drawings_html(drawings: Sequence[Drawing]) -> str:
@@ -197,7 +195,7 @@ def drawings_html(drawings: Sequence[Drawing]) -> str:
 
 
 def _element(plot: _Plot, said: Collection[str] = ()) -> str:
-    """A plot as an element of a page, with its data, and its note unless it is among those that were `said`."""
+    """A plot as an element of a page, with its data, and its note unless it is among those `said` already."""
     first, last = plot.frames[0], plot.frames[-1]
     named = any(
         any(names)
@@ -265,7 +263,7 @@ def _frame(drawing: Drawing, limits: np.ndarray) -> dict[str, Any]:
 
 
 def _room(titles: Sequence[str]) -> float:
-    """Inches for the titles of an axis."""
+    """Inches that the titles of an axis take."""
     return max((AXIS + 0.13 * title.count("\n") for title in titles if title), default=0.0)
 
 

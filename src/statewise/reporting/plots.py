@@ -1,18 +1,21 @@
-"""Draws panels: as PNG files, and as interactive figures for web pages."""
+"""Draws panels: as PNG files, and as interactive figures for web pages.
+
+Text of users (paths, names of atoms, labels) is shown literally: neither matplotlib nor plotly reads markup or formulas
+in it.
+"""
 
 from __future__ import annotations
 
 import functools
+import html
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from statewise.reporting.figures import OBJECTIVE_COLOURS, Curve, Look, Panel
-from statewise.reporting.multiples import small_multiples
-from statewise.reporting.plain import for_plotly, plain_text
+from statewise.reporting.figures import OBJECTIVE_COLOURS, Curve, Look, Panel, small_multiples
 from statewise.runtime.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -63,6 +66,29 @@ CARRIED = (
     "A run that ended before others, such as a solved one, counts with its last value from there on (dot: where it "
     "ended)."
 )
+
+
+Given = ParamSpec("Given")
+Drawn = TypeVar("Drawn")
+
+
+def plain_text(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
+    """Decorates a function that draws with matplotlib: dollar signs in texts do not start formulas."""
+
+    @functools.wraps(draw)
+    def drawn(*args: Given.args, **fields: Given.kwargs) -> Drawn:
+        import matplotlib
+
+        # Tick labels are made while the figure is saved, so saving must happen inside, too.
+        with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
+            return draw(*args, **fields)
+
+    return drawn
+
+
+def for_plotly(text: str) -> str:
+    """Text for titles, names and hover templates of plotly, with its HTML tags and `%{...}` escaped."""
+    return html.escape(text, quote=False).replace("%", "&#37;").replace("$", "&#36;").replace("\n", "<br>")
 
 
 @plain_text
