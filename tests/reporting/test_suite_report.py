@@ -79,7 +79,8 @@ def test_only_runs_on_the_same_data_are_ranked(tmp_path):
     runs = [dataclasses.replace(run, data="others") if run.objective in "cd" else run for run in runs]
     cells, what = section(SuiteReport("t", "", runs, {}))
     assert [name for name, cell in cells.items() if cell["best"]] == ["a", "c"]
-    assert "bold: the best mean, and each that does not differ from it significantly, of the backbones on the same data" in what
+    said = "bold: the best mean, and each that does not differ from it significantly, of the backbones on the same data"
+    assert said in what
 
 
 def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):

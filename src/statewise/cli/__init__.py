@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _out_of_memory() -> tuple[type[BaseException], ...]:
-    """What PyTorch raises where a GPU's memory is full, if PyTorch has been imported."""
+    """The error that PyTorch raises if a GPU's memory is full; empty if PyTorch has not been imported."""
     torch = sys.modules.get("torch")
     return () if torch is None else (torch.OutOfMemoryError,)
 
@@ -123,19 +123,19 @@ def _connected() -> bool:
 
 def _lost_another(error: RuntimeError) -> bool:
     """Whether torch raised `error` because it no longer reaches another process. NCCL's errors have a class; gloo's
-    are told from others by their text."""
+    are recognised by their text."""
     gloo = ("gloo", "closed by peer", "reset by peer")
     return isinstance(error, sys.modules["torch"].distributed.DistError) or any(word in str(error) for word in gloo)
 
 
 @contextmanager
 def others_escaped() -> Iterator[None]:
-    """Within, warnings, and log records for which nobody has made a handler, go to standard error as all else there:
-    without control characters."""
+    """Prints warnings, and log records without a handler, of other packages without control characters: they may quote
+    text of files."""
     before = warnings.formatwarning, logging.lastResort
 
-    def formatted(*given: Any, **named: Any) -> str:
-        return escaped(before[0](*given, **named), keep="\n\t")
+    def formatted(*arguments: Any, **named: Any) -> str:
+        return escaped(before[0](*arguments, **named), keep="\n\t")
 
     warnings.formatwarning, logging.lastResort = formatted, _Last(logging.WARNING)
     try:
@@ -145,7 +145,7 @@ def others_escaped() -> Iterator[None]:
 
 
 class _Last(logging.Handler):
-    """Prints log records that no other handler takes."""
+    """Prints log records that have no other handler."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:

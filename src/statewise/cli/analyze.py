@@ -67,7 +67,7 @@ def run(words: list[str]) -> int:
 
 
 def _described() -> dict[str, str]:
-    """What each analysis does, by name."""
+    """Description of each analysis, by name."""
     from statewise.analysis import ANALYSES
 
     return {name: ANALYSES.describe(name) for name in [*ANALYSES, *ANALYSES.announced()]}

@@ -35,8 +35,8 @@ def add_options(parser: Parser) -> None:
         parser.add_argument(f"--slurm.{name}", metavar=metavar, type=kind, help=f"with --on slurm: {what}")
 
 
-def given(options: argparse.Namespace) -> list[str]:
-    """The options of this module that are set."""
+def set_in(options: argparse.Namespace) -> list[str]:
+    """The options of this module that the user has set."""
     found = ["--on slurm"] if options.on == "slurm" else []
     found += [f"--slurm.{name}" for name in OPTIONS if getattr(options, f"slurm.{name}") is not None]
     return found + [f"--{name}" for name in ("wait", "detach") if getattr(options, name)]
@@ -48,7 +48,7 @@ def read(options: argparse.Namespace) -> SlurmOptions | None:
     if launcher := processes.started():
         raise ValueError(f"several runs start processes of their own: run the command without {launcher.by}")
     if options.on == "local":
-        if others := given(options):
+        if others := set_in(options):
             raise ValueError(f"{others[0]} is for --on slurm")
         return None
     if options.jobs != 1:

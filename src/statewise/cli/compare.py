@@ -21,8 +21,8 @@ def run(words: list[str]) -> int:
         "  statewise compare runs/gpt runs/nl --out report --metrics all\n\n"
         "The third also tests, over seeds and by the task's headline metric, whether the group of runs/nl is better\n"
         "than each other group, and whether any two groups are equal within 0.01. The last adds the analyses made\n"
-        "of every run: metrics in the table, curves in analyses.png, and pictures in drawings.png; and what\n"
-        "`evaluate --data` and `lm-eval` found of every run. Where a held-out loss is the headline metric, the report\n"
+        "of every run: metrics in the table, curves in analyses.png, and pictures in drawings.png; and the results\n"
+        "of `evaluate --data` and `lm-eval` on every run. Where a held-out loss is the headline metric, the report\n"
         "also shows it over tokens and hours, and the tokens that each group needs to match the first. Runs that\n"
         "differ in one number of their recipes, such as backbone.window, are also plotted over it in sweep.png.",
     )
@@ -53,8 +53,8 @@ def run(words: list[str]) -> int:
     from statewise.reporting.report import missing
 
     if options.out is None:
-        for flag, given in (("--overwrite", options.overwrite), ("--relative", options.relative)):
-            if given:
+        for flag, chosen in (("--overwrite", options.overwrite), ("--relative", options.relative)):
+            if chosen:
                 raise ValueError(f"{flag} is about files of the report, and without --out DIR none is written")
 
     comparison = compare(

@@ -1,4 +1,4 @@
-"""statewise convert: a checkpoint of other code as a run."""
+"""statewise convert: makes a run of a checkpoint of other code."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ def run(words: list[str]) -> int:
     for option in filter(unfit.__getitem__, unfit):
         raise ValueError(f"{option} does not go with rides {options.action}" + " of a file" * (option == "--corrupt"))
     if options.action == "check" and options.file is None:
-        raise ValueError("give the file of rides to check")
+        raise ValueError("FILE is missing: the rides to check")
     if options.action == "map" and options.out is None:
-        raise ValueError("give a folder for the map's report and plots by --out")
+        raise ValueError("--out is missing: the folder for the map's report and plots")
 
     from statewise.analysis.base import claimed_report
 
@@ -85,7 +85,7 @@ def run(words: list[str]) -> int:
 
 
 def _read(options: argparse.Namespace) -> tuple[Manhattan, Examples, list[int]]:
-    """The map, and the rides that are asked for with their lines."""
+    """The map, and the chosen rides with the numbers of their lines."""
     from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 
     task = Manhattan(ManhattanConfig(map=options.map))

@@ -156,7 +156,7 @@ def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Serve
 
 
 def check_drafts(models: Sequence[Served], settings: Settings) -> None:
-    """Says which models decode without drafts although these are wanted. Raises `ValueError` if all do."""
+    """Names the models that cannot draft although --draft asks for it. Raises `ValueError` if no model can."""
     from statewise.decoding.predictor import drafter
     from statewise.deploy.serving.drafting import may_draft
 
@@ -191,7 +191,7 @@ def _open(url: str) -> None:
 
 
 def server_module() -> Any:
-    """The module. Raises `ValueError` without its extra."""
+    """The module of the server. Raises `ValueError` if its extra is not installed."""
     try:
         from statewise.deploy.serving import server
     except ImportError as error:
@@ -204,12 +204,12 @@ def server_module() -> Any:
 def names_of(runs: list[str]) -> dict[str, str]:
     """Runs by name. Raises `ValueError` if two have the same, and for names that requests could not give."""
     named: dict[str, str] = {}
-    for given in runs:
-        name, equals, run = given.partition("=")
-        if not equals or Path(given).exists():
-            name, run = Path(given).resolve().name, given
+    for word in runs:
+        name, equals, run = word.partition("=")
+        if not equals or Path(word).exists():
+            name, run = Path(word).resolve().name, word
         if not name or not run:
-            raise ValueError(f"{given!r} is not a run directory: give RUN or NAME=RUN")
+            raise ValueError(f"{word!r} is not a run directory: give RUN or NAME=RUN")
         if not name.isprintable():
             raise ValueError(f"the name {name!r} cannot be written: give the model another with NAME={short(run)}")
         if name in named:
@@ -243,11 +243,12 @@ def _origin(text: str) -> str:
     return text.lower()
 
 
-def _key(given: str | None, file: str | None) -> str | None:
-    """The key, from where it is given. Raises `ValueError` if it is empty, given twice, or cannot be sent."""
-    if given is not None and file is not None:
+def _key(text: str | None, file: str | None) -> str | None:
+    """The key, from the option, the file or the environment. Raises `ValueError` if it is empty, set by both options,
+    or cannot be sent."""
+    if text is not None and file is not None:
         raise ValueError("--api-key and --api-key-file both give a key: omit one")
-    key = Path(file).read_text(encoding="utf-8") if file is not None else given
+    key = Path(file).read_text(encoding="utf-8") if file is not None else text
     key = os.environ.get(KEY) if key is None else key
     if key is None:
         return None

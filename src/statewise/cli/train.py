@@ -48,13 +48,13 @@ def run(words: list[str]) -> int:
     if options.seeds is None:
         _refuse_for_one(options, "give --seeds, such as --seeds 1")
     text, source = _recipe(options)
-    given = [name for name in ("vocabulary", "length") if getattr(options, name) is not None]
-    if given and not options.dry_run:
-        raise ValueError(f"--{given[0]} replaces the data of a dry run: give it with --dry-run")
-    if len(given) == 1:
+    random_data = [name for name in ("vocabulary", "length") if getattr(options, name) is not None]
+    if random_data and not options.dry_run:
+        raise ValueError(f"--{random_data[0]} replaces the data of a dry run: give it with --dry-run")
+    if len(random_data) == 1:
         raise ValueError("--vocabulary and --length replace the data of a dry run together: give both")
     if options.json and not options.dry_run:
-        raise ValueError("--json is for --dry-run; of a finished run `statewise evaluate RUN --json` prints JSON")
+        raise ValueError("--json is for --dry-run; `statewise evaluate RUN --json` prints JSON on a finished run")
     if options.resume_if_there and options.overwrite:
         raise ValueError("give --resume-if-there or --overwrite, not both")
     if options.dry_run and not options.print_config:
@@ -99,9 +99,9 @@ def run(words: list[str]) -> int:
 
 def _refuse_for_one(options: argparse.Namespace, instead: str) -> None:
     """Raises `ValueError` for options that a single run would ignore."""
-    given = [*cluster_options.given(options), *(["--jobs"] if options.jobs != 1 else [])]
-    if given:
-        raise ValueError(f"{given[0]} is for the runs of --seeds: {instead}")
+    ignored = [*cluster_options.set_in(options), *(["--jobs"] if options.jobs != 1 else [])]
+    if ignored:
+        raise ValueError(f"{ignored[0]} is for the runs of --seeds: {instead}")
 
 
 def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
@@ -195,9 +195,9 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     changed = [flag for flag in flags if flag.removeprefix("--").partition("=")[0] not in processes.PLACING]
     if any(others) or changed:
         raise ValueError(
-            "--resume continues a run unchanged: of its fields only those of where it runs, such as --trainer.device, "
-            "may be given with it, and no recipe or --out; to change something "
-            f"begin a run of its own: train --config {shlex.quote(options.resume)} ... --out NEW"
+            "--resume continues a run unchanged: with it, only fields about the machine, such as --trainer.device, may "
+            "be given, and no recipe or --out; to change something else, "
+            f"begin a new run: train --config {shlex.quote(options.resume)} ... --out NEW"
         )
     from statewise.experiments import seeds
 
@@ -238,7 +238,7 @@ def _end_of_seeds(folder: Path, outcome: RunsOutcome | None) -> int:
 
 
 def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
-    """Runs `work(listener)` with a display; says how to resume if a signal stopped it."""
+    """Runs `work(listener)` with a display, and says how to resume if a signal stopped it."""
     from statewise.experiments.progress import Display
 
     with Display() as display:
@@ -247,7 +247,7 @@ def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
         return 0
     if outcome is None:
         say(
-            f"{folder} is complete: nothing to resume. Longer training is a run of its own: "
+            f"{folder} is complete: nothing to resume. For longer training begin a new run: "
             f"statewise train --config {shlex.quote(str(folder))} --trainer.steps N --out NEW"
         )
         return 0

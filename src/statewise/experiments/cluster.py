@@ -123,7 +123,7 @@ def submit(jobs: Sequence[Job], options: SlurmOptions, folder: Path, cluster: st
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     executor = submitit.AutoExecutor(folder=folder.absolute(), cluster=cluster, slurm_max_num_timeout=10_000)
-    given = {
+    options_of_slurm = {
         "slurm_partition": options.partition,
         "slurm_gpus_per_node": options.gpus or None,
         "slurm_cpus_per_task": options.cpus,
@@ -138,7 +138,7 @@ def submit(jobs: Sequence[Job], options: SlurmOptions, folder: Path, cluster: st
         slurm_job_name="statewise",
         slurm_signal_delay_s=min(SAVE_SECONDS, 30 * options.time),
         slurm_additional_parameters={"requeue": True},
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in options_of_slurm.items() if value is not None},
     )
     for job in jobs:
         job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ def run_jobs(
     ended: Callable[[Job, int], None],
     show: Show = show_nothing,
 ) -> int | None:
-    """As `statewise.experiments.jobs.run_jobs`, on the cluster; but `started` is called when a job is submitted, and
+    """Like `statewise.experiments.jobs.run_jobs`, but on the cluster: `started` is called when a job is submitted, and
     signals only end the waiting. Jobs that are in the queue already are not submitted again, only waited for. Returns
     None at once, without calling back further, if `options.detach`. `show`: gets the numbers of submitted jobs, and
     why the cluster does not answer."""

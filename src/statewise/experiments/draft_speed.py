@@ -28,9 +28,9 @@ class DraftSpeed:
     cycles: int = 0
     """Cycles of all rows, without those in which the limit left nothing to draft."""
     offered: list[int] = field(default_factory=list)
-    """By place: drafted tokens before which all were accepted."""
+    """Number of drafted tokens at each place of a draft before which all were accepted."""
     accepted: list[int] = field(default_factory=list)
-    """By place: drafted tokens accepted."""
+    """Number of accepted tokens at each place of a draft."""
 
     def add(self, decoder: Decoder, predictor: Predictor, request: Request) -> None:
         """Decodes a request."""
@@ -138,8 +138,8 @@ def _speeds(
 def two_pass_speeds(
     model: Model, lengths: Sequence[int | str], *, rounds: int, prefill: int | None, decode: int | None, **fields: Any
 ) -> dict[str, dict[str, Any]]:
-    """As `draft_speeds`, without a cache and with two passes per cycle (`TwoPass`), one prompt at a time; `plain`: one
-    pass per token, without a cache. `auto` and 0 are left out."""
+    """Like `draft_speeds`, but without a cache and with two passes per cycle (`TwoPass`), one prompt at a time;
+    `plain`: one pass per token, without a cache. `auto` and 0 are left out."""
     decoders = {"plain": _two_pass(0, fields)}
     decoders |= {str(one): _two_pass(one, fields) for one in lengths if isinstance(one, int) and one}
     return _speeds(model, decoders, _prompts(model, rounds, prefill, decode), 1, decode)

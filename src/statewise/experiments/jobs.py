@@ -50,7 +50,8 @@ class Job:
     commands: Mapping[str, Sequence[str]]
     """Command lines, by the names under which they are stored once they have succeeded."""
     log: Path
-    """Where their output is appended. The `.state.json` beside it says which have succeeded, and why one failed."""
+    """File to which their output is appended. The `.state.json` beside it holds which have succeeded, and why one
+    failed."""
     done: Sequence[str] = ()
     """Names of commands that had succeeded before these."""
 
@@ -79,7 +80,7 @@ STATE: Shape = {"done": [TEXT], "failed": TEXT}
 
 
 def read_state(log: Path) -> tuple[list[str], str]:
-    """Which commands with this log have succeeded, and why the next failed; empty if it has not."""
+    """The commands with this log that have succeeded, and why the next one failed; an empty text if it has not."""
     path = log.with_suffix(".state.json")
     if not path.exists():
         return [], ""
@@ -98,7 +99,7 @@ def statewise(*words: str) -> list[str]:
 
 
 def threads_of_jobs(at_once: int) -> int:
-    """Threads of each of the jobs that run `at_once`: those that the environment names, or its share of the cores."""
+    """Number of threads of each job if so many run `at_once`: OMP_NUM_THREADS, or its share of the cores."""
     named = os.environ.get("OMP_NUM_THREADS", "")
     return int(named) if named.isascii() and named.isdigit() and int(named) else max(1, cores() // at_once)
 
@@ -117,13 +118,13 @@ def run_jobs(
 
     SIGINT and SIGTERM are passed on to the processes that run, and no others are started; SIGHUP, which a closed
     terminal sends, and SIGUSR1 and SIGUSR2, by which schedulers warn, are passed on as SIGTERM. Returns the signal that
-    was passed on, after all have ended; None: there was none. `ended` is not called for jobs that a signal stopped. If
-    anything raises, such as a callback, the processes are terminated and waited for first. If this process is killed,
-    Linux ends them with SIGTERM; elsewhere they go on.
+    was passed on, after all have ended; None if no signal came. `ended` is not called for jobs that a signal stopped.
+    If anything raises, such as a callback, the processes are terminated and waited for first. If this process is
+    killed, Linux ends them with SIGTERM; elsewhere they go on.
     """
     waiting, received = list(jobs), list[int]()
     running: list[tuple[Job, subprocess.Popen[bytes], list[str]]] = []
-    # What is ignored, as SIGHUP under nohup, stays so.
+    # A signal that is ignored, as SIGHUP under nohup, stays ignored.
     before = {
         number: signal.signal(number, lambda n, _: received.append(HANDLED[n]))
         for number in HANDLED
@@ -158,7 +159,7 @@ def run_jobs(
                 for _, process, _ in running:
                     process.send_signal(received[0])
                 forwarded = True
-            if received.count(int(signal.SIGINT)) > 1:  # no scheduler sends it: somebody will not wait any longer
+            if received.count(int(signal.SIGINT)) > 1:  # no scheduler sends it twice: a person does not want to wait
                 for _, process, _ in running:
                     kill_group(process)
             time.sleep(POLL_SECONDS)

@@ -35,7 +35,7 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class AnalysisRequest:
-    """What the words of `statewise analyze` request."""
+    """An analysis of a run, as the words of `statewise analyze` request it."""
 
     options: argparse.Namespace
     analysis: Analysis
@@ -87,7 +87,7 @@ class AnalysisRequest:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What the words of `statewise evaluate` request."""
+    """An evaluation of a run, as the words of `statewise evaluate` request it."""
 
     options: argparse.Namespace
     held_out_set: tuple[str, str] | None

@@ -51,7 +51,7 @@ class Chosen:
     text: bytes
     """The YAML of the suite."""
     source: str
-    """Where the YAML is from, for messages."""
+    """Origin of the YAML, for messages."""
     title: str
     whole: Suite
     cells: list[Cell]
@@ -64,9 +64,9 @@ class Chosen:
 
     @classmethod
     def of(cls, suite: str, seeds: str | None = None, only: Sequence[str] = ()) -> Chosen:
-        """Of a suite, a name of ours or a YAML file, the combinations with one of the texts `only` where a word of
-        RECIPE/OBJECTIVE-BACKBONE begins, and the `seeds`, such as `1-5`. Raises `ValueError` for unknown suites, for
-        texts that fit no combination, and for malformed seeds."""
+        """The combinations of a suite, the name of one of ours or a YAML file, with one of the texts `only` at the
+        beginning of a word of RECIPE/OBJECTIVE-BACKBONE, and the `seeds`, such as `1-5`. Raises `ValueError` for
+        unknown suites, for texts that fit no combination, and for malformed seeds."""
         text, source = suite_given(suite)
         whole = read_suite(text, source)
         numbers = parse(seeds) if seeds is not None else parse(whole.seeds, f"{source}: seeds")
@@ -129,7 +129,7 @@ class Planned:
         return ["train", *(" ".join(words) for words in self.cell.then)]
 
     def state(self) -> tuple[list[str], str]:
-        """Which of its commands have succeeded, and why the next failed. Training that was completed by other means
+        """Its commands that have succeeded, and why the next one failed. Training that was completed by other means
         counts."""
         done, failed = read_state(self.log)
         run = Run(self.folder)
@@ -141,7 +141,7 @@ class Planned:
         return set(self.names()) <= set(done)
 
     def job(self, done: list[str]) -> Job:
-        """What is left to do after these commands."""
+        """The job with all commands but these."""
         new = ["--config", str(self.group / "recipe.yaml"), "--seed", str(self.seed)]
         new += ["--out", str(self.folder), "--resume-if-there"]
         train = ["--resume", str(self.folder)] if Run(self.folder).exists() else new
@@ -153,7 +153,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class SuiteOutcome:
-    """What became of the runs of a suite."""
+    """The outcome of the runs of a suite, and the report on them."""
 
     runs: RunsOutcome
     report: SuiteReport

@@ -326,8 +326,8 @@ class Comparison:
                 for label, letter in letters.items()
             ]
             return "\n".join([*legend, "", self._renamed(letters).as_text(width)])
-        said = [fitted_notes([self.finding()], width)] if self.finding() else []
-        parts = [*said, fitted_tables(*self.table(), width)]
+        finding = [fitted_notes([self.finding()], width)] if self.finding() else []
+        parts = [*finding, fitted_tables(*self.table(), width)]
         if self._tested():
             parts.append(fitted_tables(*self.claims_table(), width))
         if self.matches:
@@ -356,11 +356,11 @@ class Comparison:
 
         claims = [markdown_table(*self.claims_table()), lines(self.claims_notes())] if self._tested() else []
         matches = [markdown_table(*self.matches_table()), lines(self.matches_notes())] if self.matches else []
-        said = [markdown_text(self.finding())] * bool(self.finding())
+        finding = [markdown_text(self.finding())] * bool(self.finding())
         return (
             "\n\n".join(
                 [
-                    *said,
+                    *finding,
                     markdown_table(*self.table()),
                     lines(self.notes()),
                     *claims,

@@ -53,7 +53,7 @@ class Look:
     """How the lines of a group of a comparison are drawn."""
 
     colour: str
-    """As #rrggbb."""
+    """Colour as #rrggbb."""
     marker: str = "o"
     """One of `MARKERS`."""
 
@@ -79,7 +79,7 @@ def looks(objectives: Sequence[str]) -> list[Look]:
 
 
 def _shade(colour: str, rank: int, count: int) -> str:
-    """Of `count` shades of a colour the one numbered `rank`; of up to three the first is the colour itself."""
+    """The shade numbered `rank` of `count` shades of a colour; the first of up to three is the colour itself."""
     amount = (0.0, -0.5, 0.42)[rank] if count <= 3 else -0.65 + 1.1 * rank / (count - 1)
     end = 255 if amount > 0 else 0
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
@@ -113,7 +113,7 @@ class Curve:
     run: str = field(default="", metadata=_OF_COMPARISONS)
     """Run of a raw curve, for tooltips."""
     colour: str = field(default="", metadata=_OF_COMPARISONS)
-    """As #rrggbb; empty: that of its group, or one by its label."""
+    """Colour as #rrggbb; empty: that of its group, or one by its label."""
     carried: float | None = field(default=None, metadata=_OF_COMPARISONS)
     """The x from which a mean over runs holds the last value of runs that ended there; None: no run ended earlier."""
 
@@ -200,13 +200,13 @@ class Drawing:
     step: int | None = None
     """The training step that it shows, if it is one of a series over training."""
     x_title: str = ""
-    """What the horizontal axis is; empty, as of a map: the axes are not drawn."""
+    """Title of the horizontal axis; empty, as for a map: the axes are not drawn."""
     y_title: str = ""
-    """What the vertical axis is."""
+    """Title of the vertical axis."""
     texts: list[Text] = field(default_factory=list)
     """Texts at places of the drawing, such as the corners of a simplex."""
     note: str = ""
-    """What points, lines and colours mean: a sentence or two."""
+    """A sentence or two on what points, lines and colours mean."""
 
 
 _LEAVES: dict[Any, Shape] = {str: TEXT, float: NUMBER, int: COUNT, bool: FLAG}
@@ -223,7 +223,7 @@ def _stored_fields(kind: type) -> dict[str, tuple[Any, bool]]:
 
 
 def stored_shape(kind: Any) -> Shape:
-    """What a report holds of a value of this type, as `statewise.runtime.json_files` checks it."""
+    """The shape of a value of this type in a report, as `statewise.runtime.json_files` checks it."""
     if get_origin(kind) is Annotated:
         shape: Shape = get_args(kind)[1]
         return shape
@@ -245,7 +245,9 @@ def stored(kind: type[Figure], content: Mapping[str, Any]) -> Figure:
 
 def _value(kind: Any, content: Any) -> Any:
     inner = get_args(kind)[0] if get_origin(kind) is list else None
-    return [stored(inner, one) for one in content] if dataclasses.is_dataclass(inner) else content
+    if isinstance(inner, type) and dataclasses.is_dataclass(inner):
+        return [stored(inner, one) for one in content]
+    return content
 
 
 MOST_LINES = 8

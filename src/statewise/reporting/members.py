@@ -54,12 +54,12 @@ PATHS = (
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Which of `data` and `tokenizer` differ, of those that both runs identify (`Run.data_identity`)."""
+    """Those of `data` and `tokenizer` that both runs identify (`Run.data_identity`), and that differ."""
     return [key for key in ("data", "tokenizer") if key in one and key in other and one[key] != other[key]]
 
 
 Defaults = Callable[[str, str], Mapping[str, Any]]
-"""From a part of a recipe, such as `objective`, and its name, to the defaults of its fields by dotted name."""
+"""Maps a part of a recipe, such as `objective`, and its name to the defaults of its fields by dotted name."""
 
 
 def no_defaults(part: str, name: str) -> Mapping[str, Any]:
@@ -118,7 +118,7 @@ class Member:
     recipe: dict[str, Any]
     records: list[Record]
     report: dict[str, Any]
-    """What `evaluate` wrote."""
+    """The report of `evaluate`."""
     analyses: dict[str, dict[str, Any]]
     """Reports of `analyze` that belong to the evaluated checkpoint, by name."""
     shown: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Member:
     other_data: dict[str, OtherData] = field(default_factory=dict)
     """Its reports of other data, by name."""
     data: dict[str, Any] = field(default_factory=dict)
-    """What identifies the data that it was trained on; see `Run.data_identity`."""
+    """Identity of the data that it was trained on; see `Run.data_identity`."""
     machine: dict[str, Any] = field(default_factory=dict)
     """The environment that it was trained in; empty if unknown."""
 

@@ -33,31 +33,31 @@ DASHES: dict[Any, str] = {
     **{":": "dot", "--": "dash", "-.": "dashdot"},
     **{(0, (8, 2)): "longdash", (0, (1, 5)): "1px,5px", (0, (8, 2, 1, 2)): "longdashdot"},
 }
-"""The same for controls."""
+"""Line styles of controls in matplotlib and plotly."""
 GREYS = ("#737373", "#a6a6a6", "#404040")
-"""Of controls: the first ones differ in their dashes, further ones in the grey, too."""
+"""Greys of controls: the first ones differ in their dashes, further ones also in the grey."""
 SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 """Markers of matplotlib and plotly."""
 ACROSS, MULTIPLES_ACROSS = 3, 4
-"""Plots side by side; if there are small multiples."""
+"""Number of plots side by side; the second if there are small multiples."""
 SHOWN_OF_A_SERIES = 8
-"""Curves of a series that the legend names, evenly spaced."""
+"""Number of curves of a series that the legend names, evenly spaced."""
 DPI = 150
-"""Of PNGs: a figure of three plots can be read at half its size."""
+"""Resolution of PNGs: a figure of three plots can be read at half its size."""
 BESIDE = 1.9
-"""Inches of a line of a plot's own legend, at most."""
+"""Largest width in inches of a line of a plot's own legend."""
 HANDLE = 0.75
-"""Inches of a legend's entry besides its text."""
+"""Inches that an entry of a legend takes besides its text."""
 LINE = 0.19
 """Inches from line to line of a legend."""
 FEWEST_STEPS = 6
-"""An x axis of whole numbers with fewer of them has a tick at each."""
+"""An x axis with fewer whole numbers has a tick at each."""
 LEAST_SPAN = 0.02
 """A linear y axis spans at least this share of the values that it shows: a smaller difference would look like one."""
 LOWEST_SHARE = -1.0
-"""An axis of shares goes down with its curves, as R^2 can be negative, but not below: such values tell no more."""
+"""An axis of shares goes down with its curves, as R^2 can be negative, but not below: lower values say no more."""
 MOST_TICKS = 8
-"""Of a logarithmic axis, evenly spaced."""
+"""The largest number of ticks on a logarithmic axis, if they are evenly spaced."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
 BELOW_ALL = "at the lower edge: 0 or less"
@@ -394,11 +394,11 @@ def interactive(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    given = panel
+    whole = panel
     panel, lowest = on_its_axes(panel)
     labels, styles = _labels(panel), list(STYLES.values())
     controls = list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "control"))
-    for curve, original in zip(panel.curves, given.curves, strict=True):
+    for curve, original in zip(panel.curves, whole.curves, strict=True):
         dots: Any = [4] * len(curve.x) if len(curve.x) <= (FEW_POINTS if curve.role == "line" else 1) else []
         shown: dict[str, Any] = {"showlegend": False}
         if curve.role in ("line", "raw"):
@@ -496,7 +496,7 @@ def _labels(panel: Panel) -> list[str]:
 
 
 def _spaced(ticks: list[float]) -> list[float]:
-    """Of the sorted ticks of a logarithmic axis the last, and others far enough apart for their labels."""
+    """The last of the sorted ticks of a logarithmic axis, and others far enough apart for their labels."""
     least = math.log(ticks[-1] / ticks[0]) / MOST_TICKS if ticks else 0.0
     kept = ticks[-1:]
     for tick in reversed(ticks[:-1]):

@@ -88,8 +88,8 @@ class SuiteRun:
                 metrics |= {f"{key}{by}": value for key, value in found.items() if value is not None}
         metrics |= evaluation["metrics"]
         end = run.end(records) or {}
-        said = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
-        data = hashlib.sha256(said.encode()).hexdigest()[:16]
+        identity = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
+        data = hashlib.sha256(identity.encode()).hexdigest()[:16]
         minutes, headline = float(end.get("seconds", 0.0)) / 60, Headline.of(evaluation["headline"])
         if finished:
             state, message = "finished", ""
