@@ -229,12 +229,19 @@ def stored_shape(kind: Any) -> Shape:
         return shape
     if get_origin(kind) is list:
         return [stored_shape(get_args(kind)[0])]
+    if get_origin(kind) is dict:
+        return {...: stored_shape(get_args(kind)[1])}
     if get_origin(kind) is types.UnionType:
         return Maybe(stored_shape(get_args(kind)[0]))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        fields = _stored_fields(kind)
-        return {f"{name}?" if optional else name: stored_shape(hint) for name, (hint, optional) in fields.items()}
+        return stored_fields(kind)
     return TEXT if get_origin(kind) is Literal else _LEAVES[kind]
+
+
+def stored_fields(kind: type) -> dict[str, Shape]:
+    """The shapes of the fields of a class in a report; the keys of fields with a default end in `?`."""
+    fields = _stored_fields(kind)
+    return {f"{name}?" if optional else name: stored_shape(hint) for name, (hint, optional) in fields.items()}
 
 
 def stored(kind: type[Figure], content: Mapping[str, Any]) -> Figure:

@@ -11,33 +11,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from statewise.reporting.figures import Drawing, Panel, stored_shape
+from statewise.data_types import Evaluation, Headline, Metrics
+from statewise.reporting.figures import Drawing, Panel, stored_fields, stored_shape
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.run import CONFIG, FINISHED, METRICS, Record, Run, with_name
-from statewise.runtime.json_files import COUNT, FLAG, MEASURED, NUMBER, TEXT, Maybe, Shape, check, metric
+from statewise.runtime.json_files import COUNT, NUMBER, TEXT, Shape, check
 
 _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"task": _NAMED, "backbone": _NAMED, "objective": _NAMED, "trainer": {}, "seed": COUNT}
-_GRAPH: Shape = {"edges": [[COUNT]], "start": COUNT, "goal": COUNT, "truth": [COUNT], "predicted": [COUNT]}
-_SAMPLE: Shape = {"prompt": TEXT, "truth": TEXT, "predicted": TEXT, "graph?": _GRAPH}
-_SCORED: Shape = {"text": TEXT, "tokens": COUNT, "nats_per_token": MEASURED, "copies": COUNT}
 EVALUATION: Shape = {
     "checkpoint": COUNT,
-    "headline": {"metric": TEXT, "higher_is_better": FLAG, "solved_at": Maybe(NUMBER)},
-    "chance": {...: metric},
-    "metrics": {...: metric},
-    "num": COUNT,
-    "samples": [_SAMPLE],
-    "continuations?": [_SAMPLE],
-    "baselines?": {...: {...: metric}},
-    "hardest?": [_SCORED],
-    "easiest?": [_SCORED],
+    "headline": stored_shape(Headline),
+    "chance": stored_shape(Metrics),
+    **stored_fields(Evaluation),
 }
 """The parts of `evaluate`'s report that are shown."""
 ANALYSIS: Shape = {
     "checkpoint": COUNT,
     "settings": {},
-    "metrics": {...: metric},
+    "metrics": stored_shape(Metrics),
     "main": [TEXT],
     "panels": [stored_shape(Panel)],
     "drawings?": [stored_shape(Drawing)],
