@@ -55,7 +55,7 @@ def run(words: list[str]) -> int:
     if options.out is None:
         for flag, chosen in (("--overwrite", options.overwrite), ("--relative", options.relative)):
             if chosen:
-                raise ValueError(f"{flag} is about files of the report, and without --out DIR none is written")
+                raise ValueError(f"{flag} concerns files of the report, which are only written with --out DIR")
 
     comparison = compare(
         options.runs,

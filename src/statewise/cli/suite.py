@@ -59,7 +59,10 @@ def run(words: list[str]) -> int:
     _show(outcome)
     again = shlex.join(["statewise", "suite", *words])
     if outcome.runs.signal is not None and slurm:
-        say(f"the jobs go on; statewise status {out} shows them, the same command waits for them", file=sys.stderr)
+        say(
+            f"the jobs continue; statewise status {out} shows them, and the same command waits for them",
+            file=sys.stderr,
+        )
     elif outcome.runs.signal is not None:
         say(f"stopped and saved; the same command continues: {again}", file=sys.stderr)
     elif outcome.runs.failed:
@@ -97,6 +100,6 @@ def _dry_run(chosen: suite.Chosen, out: Path, jobs: int) -> int:
     say(text_table(["recipe", "hours of one process"], rows))
     say(
         f"{counted(len(left), 'run')} left, {jobs} at a time with {counted(threads_of_jobs(jobs), 'thread')} each: at "
-        f"most {duration(total / jobs * 3600)} of training, and evaluations and starts besides"
+        f"most {duration(total / jobs * 3600)} of training, plus evaluations and start-up"
     )
     return 0

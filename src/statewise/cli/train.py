@@ -229,7 +229,7 @@ def _end_of_seeds(folder: Path, outcome: RunsOutcome | None) -> int:
         return 0
     again = f"statewise train --resume {shlex.quote(str(folder))}"
     if outcome.in_cluster:
-        say(f"the jobs go on: statewise status {shlex.quote(str(folder))}", file=sys.stderr)
+        say(f"the jobs continue: statewise status {shlex.quote(str(folder))}", file=sys.stderr)
     elif outcome.signal is not None:
         say(f"stopped and saved; continue with: {again}", file=sys.stderr)
     elif outcome.failed:

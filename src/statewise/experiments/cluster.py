@@ -207,7 +207,7 @@ def run_jobs(
             _sleep(POLL_SECONDS, received)
             try:
                 running = queue([known[name] for name in left])
-            except OSError as error:  # a cluster may be busy; the jobs go on
+            except OSError as error:  # the cluster may be busy; its jobs continue
                 show(str(error))
                 continue
             for name, job in list(left.items()):

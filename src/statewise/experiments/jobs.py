@@ -67,7 +67,7 @@ class RunsOutcome:
     signal: int | None = None
     """The signal that ended the runs, or the waiting for jobs of a cluster."""
     in_cluster: bool = False
-    """Whether jobs of the cluster go on: this process has submitted them, and no longer waits."""
+    """Whether this process no longer waits for jobs that it has submitted to a cluster."""
 
     @property
     def exit_code(self) -> int:
@@ -120,7 +120,7 @@ def run_jobs(
     terminal sends, and SIGUSR1 and SIGUSR2, by which schedulers warn, are passed on as SIGTERM. Returns the signal that
     was passed on, after all have ended; None if no signal came. `ended` is not called for jobs that a signal stopped.
     If anything raises, such as a callback, the processes are terminated and waited for first. If this process is
-    killed, Linux ends them with SIGTERM; elsewhere they go on.
+    killed, Linux ends them with SIGTERM; on other systems they continue.
     """
     waiting, received = list(jobs), list[int]()
     running: list[tuple[Job, subprocess.Popen[bytes], list[str]]] = []

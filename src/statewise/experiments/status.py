@@ -74,7 +74,7 @@ def _status(folder: Path, name: str, queued: dict[str, str]) -> Status:
         state = "running"
     else:
         state = "queued" if in_queue else "failed" if failed else "stopped"
-        step = saved[-1].step if (saved := run.checkpoints()) else 0  # where it goes on
+        step = saved[-1].step if (saved := run.checkpoints()) else 0  # the step from which it continues
     return Status(name, state, step, steps, seconds, None if pace is None else pace * (steps - step), note)
 
 

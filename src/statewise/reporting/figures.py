@@ -260,7 +260,7 @@ def _value(kind: Any, content: Any) -> Any:
 MOST_LINES = 8
 """The largest number of lines in a plot."""
 MOST_GROUPS = 6
-"""The largest number of groups of a comparison in a plot: each has a band and thin lines of its own besides."""
+"""The largest number of groups of a comparison in a plot: each also has a band and thin lines."""
 
 
 def small_multiples(panel: Panel) -> list[Panel]:

@@ -196,7 +196,7 @@ class Member:
 
     @property
     def finished(self) -> bool:
-        """Whether its training came to its end, and is not to be resumed."""
+        """Whether its training is complete."""
         return self.end["kind"] == "end" and self.end["reason"] in FINISHED
 
     @property
@@ -217,7 +217,7 @@ def repeat(folder: Path) -> str:
 
 
 def read_evaluation(run: Run) -> dict[str, Any] | None:
-    """A run's evaluation; None if there is none. Raises `ValueError` unless it is one, and has its headline metric."""
+    """A run's evaluation, or None. Raises `ValueError` for a malformed one, and for one without its headline metric."""
     report, path = run.report("evaluation"), run.reports_folder / "evaluation.json"
     if report is None:
         return None

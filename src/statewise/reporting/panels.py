@@ -188,7 +188,7 @@ def _group_curves(
 
     Runs may have different x values: their curves are interpolated linearly, and the mean ends where the first of them
     does. `carry`: curves over training; a run that is finished, such as one that stopped because it solved its task,
-    keeps its last value, so that the mean goes on to the end of the last run, or of the first that is not finished.
+    keeps its last value, so that the mean extends to the end of the last run, or of the first that is not finished.
     """
     runs = [(member, curve) for member, curve in found if curve is not None]
     if not runs:
@@ -255,7 +255,7 @@ def sweep_panels(comparison: Comparison) -> list[Panel]:
     """The headline metric, the held-out loss and the chosen metrics over the numeric recipe key in which groups differ;
     none if there are several such keys, or fewer than three values.
 
-    Groups that differ in other keys besides are separate lines in the colours of their objectives, with the range over
+    Groups that also differ in other keys are separate lines in the colours of their objectives, with the range over
     seeds as their bands. One of a single value, such as a baseline, is drawn across the plot.
     """
     numeric = [key for key, values in comparison.differences.items() if all(map(_is_number, values))]

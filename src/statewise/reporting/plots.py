@@ -252,8 +252,8 @@ def fitted(text: str, inches: float, size: float) -> str:
 
 def on_its_axes(panel: Panel) -> tuple[Panel, float | None]:
     """The panel as its axes can show it, and the y at which values of 0 and below stand on a logarithmic y axis, a
-    decade below all others; None: there are none. An axis that has no positive value, or an x that is not, is not
-    logarithmic."""
+    decade below all others; None if all are positive. A y axis without positive values, or an x axis with values of 0
+    or below, is not logarithmic."""
     if panel.log_x and any(x <= 0 for curve in panel.curves for x in curve.x):
         panel = replace(panel, log_x=False)
     if not panel.log_y:
