@@ -14,7 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from statewise.runtime.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, SHARE, TEXT, Leaf, Maybe, Shape, metric
+from statewise.runtime.json_files import (
+    AMOUNT,
+    COUNT,
+    FLAG,
+    MEASURED,
+    NUMBER,
+    SHARE,
+    TEXT,
+    Keys,
+    Leaf,
+    Maybe,
+    Shape,
+    metric,
+)
 
 Figure = TypeVar("Figure")
 Role = Literal["line", "series", "control", "raw", "background"]
@@ -238,7 +251,7 @@ def stored_shape(kind: Any) -> Shape:
     return TEXT if get_origin(kind) is Literal else _LEAVES[kind]
 
 
-def stored_fields(kind: type) -> dict[str, Shape]:
+def stored_fields(kind: type) -> Keys:
     """The shapes of the fields of a class in a report; the keys of fields with a default end in `?`."""
     fields = _stored_fields(kind)
     return {f"{name}?" if optional else name: stored_shape(hint) for name, (hint, optional) in fields.items()}
