@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from statewise import strips
+from statewise.cli import COMMANDS
 from statewise.strips import MODULE_OF
 
 SOURCE = Path(__file__).parent.parent / "src" / "statewise"
@@ -137,6 +138,13 @@ def test_modules_import_each_other_in_no_circle():
         for name, path in names.items()
     }
     TopologicalSorter(within).prepare()
+
+
+def test_no_command_imports_another():
+    """What several commands need is in a module of its own, or in the library."""
+    for path in (SOURCE / "cli").glob("*.py"):
+        others = {f"cli.{name.replace('-', '_')}" for name in COMMANDS} - {f"cli.{path.stem}"}
+        assert not [name for name in imports(path) if within(name, others)], path.name
 
 
 def modules_after(statement: str) -> set[str]:

@@ -3,19 +3,44 @@
 Shape letters, used everywhere: `B` batch, `T` positions, `D` width, `V` vocabulary, `L` layers,
 `H` heads, `K` rollout horizon, `n` examples.
 
-This module imports neither torch nor anything of statewise, so that tasks and the command line load fast.
+This module imports no torch, and only `runtime` of statewise, so that tasks and the command line load fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from statewise.runtime.json_files import COUNT, MEASURED, TEXT, metric
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+__all__ = [
+    "DETAILS",
+    "Batch",
+    "Completion",
+    "Continuation",
+    "Evaluation",
+    "Examples",
+    "Headline",
+    "Hidden",
+    "LacksPower",
+    "Loss",
+    "Metrics",
+    "NotFinite",
+    "Part",
+    "Plan",
+    "Rows",
+    "Sample",
+    "Scored",
+    "in_float64",
+    "sent",
+]
 
 
 @dataclass(frozen=True)
@@ -241,7 +266,7 @@ class Headline:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Headline:
         """From a report, which may hold more."""
-        return cls(content["metric"], content["higher_is_better"], content["solved_at"])
+        return cls(content["metric"], content["higher_is_better"], content.get("solved_at"))
 
     def better(self, value: float, than: float) -> bool:
         """Whether `value` beats `than`."""
@@ -258,24 +283,40 @@ DETAILS = ("position_", "step_")
 """Prefixes of metrics that split another one up: reports keep them, short lines and comparisons leave them out."""
 
 
+Metrics = Annotated[dict[str, float], {...: metric}]
+"""Values of metrics by name."""
+Sample = Annotated[
+    dict[str, Any],
+    {
+        "prompt": TEXT,
+        "truth": TEXT,
+        "predicted": TEXT,
+        "graph?": {"edges": [[COUNT]], "start": COUNT, "goal": COUNT, "truth": [COUNT], "predicted": [COUNT]},
+    },
+]
+"""A prompt with the true and the predicted answer, and the graph that is asked about."""
+Scored = Annotated[dict[str, Any], {"text": TEXT, "tokens": COUNT, "nats_per_token": MEASURED, "copies": COUNT}]
+"""A sequence: its text (truncated if long), the number of scored tokens, nats per token, and how often it occurs."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's results on a set of examples."""
+    """A model's results on a set of examples. A report holds the fields; their types say what it may hold (see
+    `statewise.runtime.json_files`)."""
 
-    metrics: dict[str, float]
+    metrics: Metrics
     num: int
     """Number of evaluated examples."""
-    samples: list[dict[str, Any]]
-    """A few prompts with true and predicted answers as JSON values, for reports."""
-    continuations: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[Sample]
+    """A few prompts with true and predicted answers."""
+    continuations: list[Sample] = field(default_factory=list)
     """For sequences without prompts: a few prefixes, each with the true and the predicted continuation."""
-    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    baselines: dict[str, Metrics] = field(default_factory=dict)
     """Metrics of each baseline on the same examples, named as in `metrics`; empty for tasks without baselines."""
-    hardest: list[dict[str, Any]] = field(default_factory=list)
-    """Sequences with the most nats per token: `text` (truncated if long), `tokens` (scored), `nats_per_token`, and
-    `copies` (how often it occurs)."""
-    easiest: list[dict[str, Any]] = field(default_factory=list)
-    """Sequences with the fewest nats per token, in the same form."""
+    hardest: list[Scored] = field(default_factory=list)
+    """Sequences with the most nats per token."""
+    easiest: list[Scored] = field(default_factory=list)
+    """Sequences with the fewest nats per token."""
 
 
 class LacksPower(ValueError):

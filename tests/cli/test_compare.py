@@ -44,7 +44,7 @@ def test_without_out_it_prints_its_tables_and_writes_nothing(runs, tmp_path, mon
 def test_flags_about_files_want_a_place_for_them(runs, capsys, flag):
     code, _, err = called(capsys, "compare", *runs, "--metrics", "all", flag)
     assert code == 2
-    assert err == f"statewise: {flag} is about files of the report, and without --out DIR none is written\n"
+    assert err == f"statewise: {flag} concerns files of the report, which are only written with --out DIR\n"
 
 
 @pytest.mark.parametrize("package", ["plotly", "jinja2"])

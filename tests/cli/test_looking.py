@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from command_line import called
 from doubles import SMALL_RUN, small_stories
 
+from statewise.analysis.base import Analysis, Findings
 from statewise.cli import main
 from statewise.config.recipes import recipe_text
 from statewise.model.building import read_recipe
@@ -81,10 +83,15 @@ def test_states_are_computed_once(capsys, run, monkeypatch):
     assert asked
 
 
+@dataclass
+class NoOptions:
+    """The options of an analysis without any."""
+
+
 def test_the_untrained_control_is_another_model_of_the_same_recipe(run):
     found = {}
 
-    class Look:
+    class Look(Analysis):
         def analyze(self, subject):
             examples = subject.task.held_out(3)
             from statewise.tasks.batches import collate
@@ -92,9 +99,10 @@ def test_the_untrained_control_is_another_model_of_the_same_recipe(run):
             others = [load() for _, load in subject.checkpoints("all")]
             for model in (subject.snapshot, subject.untrained(), *others):
                 found[model.label] = model.predictor.states(collate(examples)).state.numpy()
+            return Findings({}, [], verdict="Seen.")
 
     model = load_model(run, "4")
-    model.analyze(Look())
+    model.analyze(Look(NoOptions()))
     assert list(found) == ["step 4", "new model", "step 2"]  # step 4 came twice
     states = list(found.values())
     assert states[0].shape == states[1].shape == states[2].shape
@@ -112,11 +120,13 @@ def test_the_untrained_control_is_where_the_model_is(share):
     model = new_model(read_recipe(recipe_text("path-star-small"), [*SMALL_RUN, *flags]))
     model.objective.set_progress(share)
 
-    class Look:
+    class Look(Analysis):
         def analyze(self, subject):
-            return subject.snapshot.predictor.streams, subject.untrained().predictor.streams
+            streams = subject.snapshot.predictor.streams, subject.untrained().predictor.streams
+            return Findings({}, [], {"streams": streams}, verdict="Seen.")
 
-    assert model.analyze(Look()) == ((("input", "prediction") if share == 0.5 else ("input",)),) * 2
+    streams = ("input", "prediction") if share == 0.5 else ("input",)
+    assert model.analyze(Look(NoOptions())).details["streams"] == (streams,) * 2
 
 
 @pytest.mark.parametrize(

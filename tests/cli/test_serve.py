@@ -12,7 +12,7 @@ import pytest
 from doubles import SMALL_RUN
 
 from statewise.cli import main
-from statewise.cli.serve import names_of
+from statewise.cli.served import names_of
 
 
 @pytest.fixture(scope="module")

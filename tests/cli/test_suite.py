@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from statewise.cli import main, suite
+from statewise.cli import main
 from statewise.config.suites import Cell, read_suite, suite_given, suite_names
+from statewise.experiments import suite
 from statewise.experiments.jobs import last_line, read_state, threads_of_jobs, write_state
 from statewise.experiments.seeds import seeds_of
 from statewise.model.building import read_recipe
@@ -265,15 +266,15 @@ def test_a_dry_run_counts_and_times(file, capsys):
 def test_a_text_of_only_stands_where_a_word_begins(text, names):
     all_names = ["mess3/next_token-gpt", "s3/multi_token-gpt", "mess3/joint_multi_token-gpt", "mess3/multi_token-lstm"]
     cells = [Cell(*name.replace("/", "-").split("-"), {}, []) for name in all_names]
-    assert {cell.name for cell in cells if suite._named(text, cell)} == names
+    assert {cell.name for cell in cells if suite._has_word(text, cell)} == names
 
 
 def test_the_suites_of_the_package_fit_together():
     assert "belief" in suite_names()
     for name in suite_names():
-        read = read_suite(*suite_given(name))
-        assert len({cell.name for cell in read.cells}) == len(read.cells)
-        assert set(suite._recipes(read, name, commands=True)) == {cell.name for cell in read.cells}
+        cells = {cell.name for cell in read_suite(*suite_given(name)).cells}
+        assert len(suite.Chosen.of(name).cells) == len(cells)
+        assert set(suite.Chosen.of(name).recipes()) == cells
 
 
 def test_settings_change_the_combinations_that_they_name_the_later_ones_last():

@@ -2,15 +2,15 @@
 
 import html
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from doubles import make_run
 from rich.text import Text
 
-from statewise.analysis.base import Findings
+from statewise.analysis.base import Findings, Origin
 from statewise.cli import main
-from statewise.cli.findings import save_pictures
 from statewise.experiments.progress import Count, Display
 from statewise.reporting.compare import compare
 from statewise.reporting.figures import Curve, Drawing, Layer, Panel
@@ -113,7 +113,7 @@ def test_findings_with_such_labels_are_drawn(tmp_path):
     layer = Layer(HOSTILE, [[0.0, 0.0, 1.0, 1.0]], [HOSTILE])
     panel = Panel(HOSTILE, HOSTILE, [Curve(HOSTILE, [1, 2], [0.0, 1.0]), Curve("b", [1, 2], [0.0, 1.0])])
     findings = Findings({"m": 1.0}, main=["m"], panels=[panel], drawings=[Drawing(HOSTILE, [layer])], verdict="One.")
-    written = save_pictures(findings, tmp_path, "map", HOSTILE)
+    written = replace(findings, origin=Origin("map", HOSTILE, {})).save_pictures(tmp_path, "map")
     assert [path.name for path in written] == ["map.png", "map-drawing.png", "map-drawing.html"]
     assert "<script>alert" not in written[-1].read_text()
 

@@ -18,6 +18,7 @@ from doubles import SMALL_RUN, small_stories
 from statewise.cli import lm_eval, main
 from statewise.deploy.export import folder_files
 from statewise.experiments import seeds
+from statewise.experiments.jobs import RunsOutcome
 from statewise.model.loading import load_model
 from statewise.runtime import durable, overwriting
 from statewise.strips import domain, learn_exact, traces
@@ -98,7 +99,7 @@ EVERY = {**CHEAP, **PICTURED, **LONG}
 def place(inputs, tmp_path, monkeypatch):
     """A folder to write into. What takes long and does not matter here is left out."""
     monkeypatch.setattr(lm_eval, "_report", lambda options: (SCORED, "{}", None))
-    monkeypatch.setattr(seeds, "_run_all", lambda *_: 0)
+    monkeypatch.setattr(seeds, "_run_all", lambda folder, *_: RunsOutcome(folder, []))
     monkeypatch.setattr(overwriting, "lock", functools.partial(durable.lock, patience=0))
     image = b"\x89PNG" + b"Software\0statewise"
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, **_: file.write(image))

@@ -6,10 +6,10 @@ import pytest
 import torch
 from doubles import FixedTask, MarkovPredictor, random_examples
 
-from statewise.cli.evaluate import verdict
 from statewise.data_types import Evaluation, Part
 from statewise.decoding.base import Request
 from statewise.evaluation.evaluate import complete, evaluate, means, teacher_forced
+from statewise.experiments.requests import verdict
 from statewise.model.building import make_decoder
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 from statewise.tasks.path_star import PathStar, PathStarConfig

@@ -16,11 +16,11 @@ import slurm_commands
 import yaml
 from doubles import SMALL_RUN
 
-from statewise.cli import main, suite, train
+from statewise.cli import main, train
 from statewise.config.recipes import recipe_text
 from statewise.config.suites import Cell
-from statewise.experiments import cluster, seeds
-from statewise.experiments.jobs import Job, read_state, write_state
+from statewise.experiments import cluster, seeds, suite
+from statewise.experiments.jobs import Job, read_state, show_nothing, write_state
 from statewise.model.building import read_recipe
 from statewise.reporting.members import repeat
 from statewise.run import Run
@@ -72,7 +72,7 @@ def test_a_job_stores_how_far_it_came(tmp_path):
             ["zero"],
         ),
     ]
-    handles = cluster.submit(jobs, cluster.Settings(), tmp_path / "submitted", cluster="debug")
+    handles = cluster.submit(jobs, cluster.SlurmOptions(), tmp_path / "submitted", cluster="debug")
     assert [handle.result() for handle in handles] == [0, 1]
     assert (tmp_path / "fine.log").read_text() == "one\ntwo\n"
     assert read_state(tmp_path / "fine.log") == (["one", "two"], "")
@@ -117,11 +117,11 @@ def test_a_job_that_is_preempted_lets_its_command_save(tmp_path):
 
 
 def test_what_is_asked_of_slurm(tmp_path, slurm):
-    asked = cluster.Settings("gpu", 120, 2, 8, 32, 3, "mine", "high", "a100", detach=True)
+    options = cluster.SlurmOptions("gpu", 120, 2, 8, 32, 3, "mine", "high", "a100", detach=True)
     jobs = [Job(str(n), {"pass": python("pass")}, tmp_path / f"{n}.log") for n in range(4)]
     told = []
     told_of = {"started": lambda job: told.append(job.name), "looked_at": print, "ended": print}
-    assert cluster.run_jobs(jobs, asked, tmp_path / "submitted", **told_of) is None
+    assert cluster.run_jobs(jobs, options, tmp_path / "submitted", **told_of) is None
     assert told == ["0", "1", "2", "3"]
     script = (slurm / "script").read_text().splitlines()
     for line in (
@@ -141,24 +141,25 @@ def test_what_is_asked_of_slurm(tmp_path, slurm):
         assert f"#SBATCH {line}" in script
     ended = []
     told_of["ended"] = lambda job, code: ended.append((job.name, code))
-    waiting = cluster.Settings("gpu")
+    waiting = cluster.SlurmOptions("gpu")
     assert cluster.run_jobs(jobs, waiting, tmp_path / "submitted", **told_of) is None
     assert sorted(ended) == [(str(n), 0) for n in range(4)]
 
 
 def test_what_a_quick_job_has_stored_stays(tmp_path, slurm, monkeypatch):
-    def submit(jobs, asked, folder):
+    def submit(jobs, options, folder):
         for job in jobs:
             job.log.parent.mkdir(parents=True, exist_ok=True)
             write_state(job.log, ["train"], "code 1: full")
         return [SimpleNamespace(job_id=f"100_{place}") for place, _ in enumerate(jobs)]
 
     monkeypatch.setattr(cluster, "submit", submit)
-    asked = cluster.Settings(detach=True)
-    seeds._run_all(tmp_path / "seeds", {1: python("pass")}, 1, {}, asked)
+    options = cluster.SlurmOptions(detach=True)
+    outcome = seeds._run_all(tmp_path / "seeds", {1: python("pass")}, {}, 1, options, show_nothing)
+    assert (outcome.in_cluster, outcome.exit_code) == (True, 0)
     assert read_state(tmp_path / "seeds" / "seed-1.log") == (["train"], "code 1: full")
     one = suite.Planned(Cell("parity", "next_token", "gpt", {}, []), 1, tmp_path / "suite")
-    suite._run_all([one], 1, asked, tmp_path)
+    suite._run_all([one], 1, options, tmp_path, show_nothing)
     assert read_state(one.log) == (["train"], "code 1: full")
 
 
@@ -167,7 +168,7 @@ def test_a_job_that_is_gone_without_a_word_has_failed(tmp_path, slurm):
     ended = []
     cluster.run_jobs(
         [job],
-        cluster.Settings(),
+        cluster.SlurmOptions(),
         tmp_path / "submitted",
         started=print,
         looked_at=lambda job: None,
@@ -234,7 +235,7 @@ def test_several_runs_are_not_started_by_tasks(tmp_path, monkeypatch, capsys):
     for name, value in {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}.items():
         monkeypatch.setenv(name, value)
     assert main(["train", "path-star-small", "--seeds", "1-2", "--out", str(tmp_path / "out")]) == 2
-    assert "give the command without srun" in capsys.readouterr().err
+    assert "run the command without srun" in capsys.readouterr().err
 
 
 def test_without_submitit_it_says_what_to_install(monkeypatch, capsys, tmp_path):

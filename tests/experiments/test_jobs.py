@@ -240,7 +240,7 @@ def test_processes_end_when_the_one_that_runs_them_is_killed(tmp_path):
         time.sleep(0.01)
 
 
-def test_records_of_steps_that_are_trained_again_are_printed(tmp_path, capsys, monkeypatch):
+def test_records_of_steps_that_are_trained_again_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr("statewise.experiments.seeds.total_steps", lambda *_: 4)
     run = Run(tmp_path / "seed-1")
     run.folder.mkdir()
@@ -248,23 +248,18 @@ def test_records_of_steps_that_are_trained_again_are_printed(tmp_path, capsys, m
     for step, kind in ((1, "train"), (2, "end")):
         run.log({"kind": kind, "step": step, **({"reason": "not finite", "seconds": 1.0} if kind == "end" else {})})
     shown = Shown.of(run)
-    shown.go_on(1, recipe)
-    assert capsys.readouterr().out == ""
+    assert shown.new_lines(recipe) == []
     run.forget_after(1)  # as resuming does
     run.log({"kind": "end", "step": 2, "reason": "steps", "seconds": 2.0})
-    shown.go_on(1, recipe)
-    assert "end: steps" in capsys.readouterr().out
-    shown.go_on(1, recipe)
-    assert capsys.readouterr().out == ""
+    (line,) = shown.new_lines(recipe)
+    assert "end: steps" in line
+    assert shown.new_lines(recipe) == []
     run.log({"kind": "train", "step": 3, "loss": math.nan})
     run.log({"kind": "end", "step": 4, "reason": "solved", "seconds": 3.0})
-    shown.go_on(1, recipe)
-    assert [("end: solved" in line, "end: steps" in line) for line in capsys.readouterr().out.splitlines()] == [
-        (True, False)
-    ]
-    shown.go_on(1, recipe)
-    assert capsys.readouterr().out == ""
+    (line,) = shown.new_lines(recipe)
+    assert "end: solved" in line
+    assert shown.new_lines(recipe) == []
     with open(run.folder / "metrics.jsonl", "a") as file:
         file.write('{"kind": "end", "step": 4}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl:5: reason is missing"):
-        shown.go_on(1, recipe)
+        shown.new_lines(recipe)

@@ -34,7 +34,7 @@ def analysed(folder, name, panels=(), main=(), checkpoint=10, **settings):
         "drawings": [],
         "details": {},
         "notes": [],
-        "verdict": f"It <finds> {name}.",
+        "verdict": f"{name} finds 3 < 4.",
     }
     Run(folder).write_report(name, content)
 
@@ -140,8 +140,9 @@ def test_curves_are_means_over_seeds(folders, tmp_path):
     written = {path.name: path for path in write_report(compared, tmp_path / "report")}
     assert written["analyses.png"].read_bytes().startswith(b"\x89PNG")
     page = written["report.html"].read_text()
-    assert page.index("<h2>Analyses</h2>") < page.index("<p>next-latent, seed 1: It &lt;finds&gt; probe.</p>")
-    assert page.count("It &lt;finds&gt; probe.") == 2, "of each group's first run"
+    assert "<h2>Analyses</h2>" in page
+    verdicts = [f"probe, {label}, seed 1: probe finds 3 &lt; 4." for label in ("next-token", "next-latent")]
+    assert all(f"<p>{verdict}</p>" in page for verdict in verdicts), "of each group's first run"
     plain = compare(folders)
     assert analysis_panels(plain) == []
     again = {path.name: path for path in write_report(plain, tmp_path / "plain")}

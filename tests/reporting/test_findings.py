@@ -1,10 +1,13 @@
-"""What `analyze` prints and draws of findings."""
+"""What `analyze` prints, draws and writes of findings."""
+
+import json
 
 import numpy as np
+import pytest
 
-from statewise.analysis.base import Findings
-from statewise.cli.findings import in_order, save_pictures, tell
-from statewise.reporting.figures import Curve, Panel
+from statewise.analysis.base import Findings, Origin
+from statewise.cli.findings import in_order, show_findings
+from statewise.reporting.figures import Curve, Drawing, Layer, Panel
 
 
 def test_metrics_are_in_families_by_their_numbers():
@@ -42,15 +45,34 @@ def test_metrics_are_in_families_by_their_numbers():
 
 def test_counts_are_printed_as_whole_numbers(capsys):
     metrics = {"share": 1.0, "streets": 153, "rides": np.int64(1000)}
-    tell("map", Findings(metrics, [], main=["streets"], verdict="It needs 153 streets."), [])
+    origin = Origin("map", "rides", {})
+    show_findings(Findings(metrics, [], main=["streets"], verdict="It needs 153 streets.", origin=origin), [])
     title, verdict, *table = capsys.readouterr().out.splitlines()
-    assert (title, verdict) == ("map", "It needs 153 streets.")
+    assert (title, verdict) == ("rides", "It needs 153 streets.")
     assert [line.split() for line in table[2:5]] == [["streets", "153"], ["share", "1.0000"], ["rides", "1,000"]]
 
 
-def test_pictures_of_an_earlier_report_do_not_stay(tmp_path):
-    panel = Panel("x", "y", [Curve("a", [0.0, 1.0], [0.0, 1.0])])
-    assert save_pictures(Findings({}, [panel], verdict="One."), tmp_path, "map", "map") == [tmp_path / "map.png"]
-    (tmp_path / "other.png").touch()
-    assert save_pictures(Findings({}, [], verdict="None."), tmp_path, "map", "map") == []
-    assert [path.name for path in tmp_path.iterdir()] == ["other.png"]
+PANEL = Panel("x", "y", [Curve("a", [0.0, 1.0], [0.0, 1.0])])
+
+
+def test_findings_are_saved_as_a_unit(tmp_path):
+    layer = Layer("streets", [[[0.0, 0.0], [1.0, 1.0]]], [""])
+    origin = Origin("map", "rides", {"settings": {"radius": np.float64(2.5)}})
+    found = Findings(
+        {"streets": np.int64(3)}, [PANEL], drawings=[Drawing("map", [layer])], verdict="3 < 4.", origin=origin
+    )
+    written = found.save(tmp_path / "new")
+    names = ["map.json", "map.png", "map-drawing.png", "map-drawing.html"]
+    assert [path.name for path in written] == names
+    report = json.loads(written[0].read_text())
+    assert list(report)[:3] == ["settings", "metrics", "panels"]
+    assert (report["settings"], report["metrics"], report["verdict"]) == ({"radius": 2.5}, {"streets": 3}, "3 < 4.")
+    assert "origin" not in report
+    assert '<p class="finding">3 &lt; 4.</p>' in written[3].read_text()
+    with pytest.raises(FileExistsError, match=r"map\.json exists"):
+        found.save(tmp_path / "new")
+    (tmp_path / "new" / "other.png").touch()
+    assert Findings({}, [], verdict="None.").save(tmp_path / "new", name="map", overwrite=True) == written[:1]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["map.json", "other.png"]
+    with pytest.raises(ValueError, match="give one"):
+        Findings({}, [], verdict="None.").save(tmp_path)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewise.reporting.compare import compare
-from statewise.reporting.matching import match, tokens_to_reach
 from statewise.reporting.panels import training_panels
 from statewise.reporting.report import write_report
+from statewise.reporting.statistics import match, tokens_to_reach
 from statewise.run import Run
 
 

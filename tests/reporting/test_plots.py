@@ -9,9 +9,8 @@ from doubles import make_run
 
 from statewise.reporting.compare import compare
 from statewise.reporting.figures import Curve, Look, Panel, looks
-from statewise.reporting.panels import training_panels
+from statewise.reporting.panels import sweep_panels, training_panels
 from statewise.reporting.plots import CARRIED, draw_panels, fitted, interactive, on_its_axes
-from statewise.reporting.sweeps import sweep_panels
 
 
 def ended(folder, accuracies, reason):

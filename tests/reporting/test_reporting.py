@@ -15,12 +15,10 @@ from scipy import stats
 
 from statewise.reporting.compare import compare
 from statewise.reporting.comparison import letter_of
-from statewise.reporting.figures import Curve, Look, Panel
-from statewise.reporting.html import _agreed
-from statewise.reporting.multiples import MOST_GROUPS, MOST_LINES, small_multiples
+from statewise.reporting.figures import MOST_GROUPS, MOST_LINES, Curve, Look, Panel, small_multiples
 from statewise.reporting.panels import training_panels
 from statewise.reporting.plots import draw_panels, interactive
-from statewise.reporting.report import write_report
+from statewise.reporting.report import _agreed, write_report
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
 from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, number, text_table, with_texts
@@ -426,7 +424,7 @@ def test_better_is_less_where_less_is_better(tmp_path):
 
 def test_tests_that_make_no_sense_are_named(tmp_path):
     folders = three_groups(tmp_path)
-    with pytest.raises(ValueError, match="none of the runs"):
+    with pytest.raises(ValueError, match="not one of the runs"):
         compare(folders[:3], better=folders[4])
     with pytest.raises(ValueError, match="differ only in the seed"):
         compare(folders[:3], better=folders[0])
@@ -610,7 +608,7 @@ def test_baselines_stand_under_the_groups_and_in_plots(tmp_path):
         "steps": "-",
         "minutes": "-",
     }
-    assert "Baselines, which are no models: bigram, always <end>." in found.notes()
+    assert "Baselines, which are not models: bigram, always <end>." in found.notes()
     assert json.loads(found.as_json())["baselines"]["bigram"]["loss"] == 0.9
     controls = {
         panel.title: {curve.label: curve.y[0] for curve in panel.curves if curve.role == "control"}

@@ -45,7 +45,7 @@ def test_a_field_that_was_added_later_has_its_default(tmp_path, capsys):
 
 
 def test_defaults_are_read_of_fields_within_fields():
-    from statewise.reporting.recipes_of_runs import completed
+    from statewise.reporting.members import completed
 
     known = {"a": 1, "inner.b": 2, "inner.c": 3}
     recipe = {"task": {"name": "x", "a": 5, "inner": {"b": 6}}, "seed": 1}

@@ -79,7 +79,8 @@ def test_only_runs_on_the_same_data_are_ranked(tmp_path):
     runs = [dataclasses.replace(run, data="others") if run.objective in "cd" else run for run in runs]
     cells, what = section(SuiteReport("t", "", runs, {}))
     assert [name for name, cell in cells.items() if cell["best"]] == ["a", "c"]
-    assert "bold: the best mean, and each that is not told apart from it, of the backbones on the same data" in what
+    said = "bold: the best mean, and each that does not differ from it significantly, of the backbones on the same data"
+    assert said in what
 
 
 def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):
@@ -148,7 +149,7 @@ def test_seeds_on_different_data_have_no_mean(tmp_path):
     report = SuiteReport("t", "", [runs[0], dataclasses.replace(runs[1], data="another")], {})
     assert report.table()[1][0][6] == "data differ"
     assert section(report)[0]["o"]["text"] == "data differ"
-    assert "r/o-b: the data of seed 2 are others than those of seed 1" in report.notes()[-1]
+    assert "r/o-b: the data of seed 2 differ from those of seed 1" in report.notes()[-1]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from doubles import make_run
 
 from statewise.reporting.compare import compare
 from statewise.reporting.figures import Curve
+from statewise.reporting.panels import sweep_panels
 from statewise.reporting.report import write_report
-from statewise.reporting.sweeps import sweep_panels
 
 FOUND = {0: (0.2, 0.4), 16: (0.5, 0.5), 64: (0.7, 0.9), 256: (0.6, 0.8)}
 """Accuracy by window, of two seeds."""

@@ -10,6 +10,7 @@ import pytest
 from doubles import SMALL_RUN
 
 from statewise.cli import main
+from statewise.experiments.jobs import RunsOutcome
 from statewise.run import Run
 
 WORDS = [
@@ -52,6 +53,10 @@ assert main(words) == 0
 copy()
 print(copies - 1)
 '''
+
+
+def run_nothing(folder, *_):
+    return RunsOutcome(folder, [])
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +126,7 @@ def test_every_beginning_of_a_run_has_a_way_on(tmp_path, capsys, source, how):
 def test_runs_of_seeds_that_never_began_are_begun_by_the_same_command(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "group"
     words = [*WORDS, "--seeds", "1", "--out", str(folder)]
-    monkeypatch.setattr("statewise.experiments.seeds._run_all", lambda folder, commands, *_: len(commands) - 1)
+    monkeypatch.setattr("statewise.experiments.seeds._run_all", run_nothing)
     recipe, listed = (f".{name}.0123abcd-7-0.writing" for name in ("recipe.yaml", "seeds.json"))
     for left, more in (("", []), (recipe, []), (listed, ["--resume-if-there"])):
         shutil.rmtree(folder, ignore_errors=True)
@@ -141,7 +146,7 @@ def test_runs_of_seeds_that_never_began_are_begun_by_the_same_command(tmp_path, 
 
 def test_runs_of_seeds_are_given_up_only_for_those_that_came_to_be(tmp_path, capsys, monkeypatch, source):
     folder = tmp_path / "group"
-    monkeypatch.setattr("statewise.experiments.seeds._run_all", lambda folder, commands, *_: len(commands) - 1)
+    monkeypatch.setattr("statewise.experiments.seeds._run_all", run_nothing)
     words = [*WORDS, "--seeds", "1", "--out", str(folder)]
     assert main(words) == 0
     shutil.copytree(source, folder / "seed-1")
@@ -159,7 +164,7 @@ def test_runs_of_seeds_are_given_up_only_for_those_that_came_to_be(tmp_path, cap
     assert "seed-1/notes.txt, which is not part of a group of runs" in capsys.readouterr().err
     assert Run(folder / "seed-1").complete()
     (folder / "seed-1" / "notes.txt").unlink()
-    monkeypatch.setattr("statewise.experiments.seeds._run_all", lambda folder, commands, *_: len(commands) - 1)
+    monkeypatch.setattr("statewise.experiments.seeds._run_all", run_nothing)
     assert main([*words, "--overwrite"]) == 0
     assert not (folder / "seed-1").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["group"]

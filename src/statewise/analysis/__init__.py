@@ -9,6 +9,8 @@ from statewise.config.registry import Table
 if TYPE_CHECKING:
     from statewise.analysis.base import Analysis
 
+__all__ = ["ANALYSES"]
+
 ANALYSES: Table[Analysis] = Table(
     "analysis",
     "analyses",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,11 +17,30 @@ import numpy as np
 from statewise.data_types import Batch, Completion, Examples
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Drawing, Panel
+from statewise.runtime.durable import write_atomically
+from statewise.runtime.json_files import json_bytes
 from statewise.runtime.messages import short
+from statewise.runtime.overwriting import check_files, claimed_files, json_with
 from statewise.tasks.base import Task
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+PICTURES = (".png", "-drawing.png", "-drawing.html")
+"""Ends of the names of pictures, after the name of their report."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What was analysed, and how."""
+
+    name: str
+    """Name of the report, without `.json`."""
+    title: str
+    """Heading of the pictures, such as `runs/nl-1, step 500, effective-rank`."""
+    facts: Mapping[str, Any]
+    """What a report holds before the findings: `checkpoint` and `settings`."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +60,77 @@ class Findings:
     verdict: str = field(kw_only=True)
     """What was found, in one plain sentence: the figure, and what it is to be compared with (a control, chance, or the
     largest possible value)."""
+    origin: Origin | None = field(default=None, kw_only=True, compare=False)
+    """What was analysed; None for findings that `Model.analyze` did not return."""
 
     def __post_init__(self) -> None:
         if not self.verdict.strip() or "\n" in self.verdict:
             raise ValueError(f"the verdict of an analysis must be one sentence on one line, not {short(self.verdict)}")
+
+    def report(self) -> dict[str, Any]:
+        """The findings as a report holds them, after the facts of their origin."""
+        fields = dataclasses.asdict(dataclasses.replace(self, origin=None))
+        del fields["origin"]
+        plain: dict[str, Any] = as_plain({**(self.origin.facts if self.origin else {}), **fields})
+        return plain
+
+    def save(self, folder: str | Path, *, name: str | None = None, overwrite: bool = False) -> list[Path]:
+        """Writes what `statewise analyze --out` writes: `NAME.json`, and its pictures. Returns their paths.
+
+        The folder is created if it is missing. `name`: that of the report, by default that of the analysis, with the
+        layer, and with the step if it is not the best checkpoint of the run. Raises `FileExistsError` if one of the
+        files exists, unless `overwrite` is set and `NAME.json` is such a report, and `ValueError` for findings without
+        a name."""
+        name = name or (self.origin.name if self.origin else "")
+        if not name:
+            raise ValueError("findings that no model returned have no name: give one, as in save(folder, name=...)")
+        folder = Path(folder)
+        with claimed_report(folder, name, overwrite) as scratch:
+            write_atomically(scratch / f"{name}.json", json_bytes(self.report()))
+            pictures = self.save_pictures(scratch, name)
+        return [folder / f"{name}.json", *(folder / path.name for path in pictures)]
+
+    def save_pictures(self, folder: Path, name: str) -> list[Path]:
+        """Writes `NAME.png` of the panels, `NAME-drawing.png` and `NAME-drawing.html` of the drawings, each below the
+        verdict, and deletes pictures of an earlier report that this one does not have. Returns the paths."""
+        from statewise.reporting.drawings import save_drawings, save_page
+        from statewise.reporting.plots import save_panels
+
+        title = self.origin.title if self.origin else name
+        written = []
+        if self.panels:
+            written.append(folder / f"{name}.png")
+            save_panels(self.panels, written[-1], heading=f"{title}\n{self.verdict}")
+        if self.drawings:
+            written.append(folder / f"{name}-drawing.png")
+            save_drawings(self.drawings, written[-1], heading=self.verdict)
+            written.append(folder / f"{name}-drawing.html")
+            save_page(self.drawings, written[-1], title, self.verdict)
+        for end in PICTURES:
+            if folder / f"{name}{end}" not in written:
+                (folder / f"{name}{end}").unlink(missing_ok=True)
+        return written
+
+
+def claimed_report(folder: Path, name: str, overwrite: bool) -> AbstractContextManager[Path]:
+    """A claim on a report and its pictures, which are one unit, in `folder` (`statewise.runtime.overwriting`), and the
+    place for them. Raises `FileExistsError` if one of its files exists, unless `overwrite` is set and its report is
+    there."""
+    names = [f"{name}{end}" for end in (".json", *PICTURES)]
+
+    def check() -> None:
+        check_files(folder, names, {names[0]: json_with("metrics", "panels")}, overwrite)
+
+    return claimed_files(folder, names, check, overwrite)
+
+
+def as_plain(value: Any) -> Any:
+    """A value in which lists and numbers take the place of NumPy's arrays and numbers, which JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {name: as_plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_plain(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def no_names(batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
@@ -93,6 +184,16 @@ class Subject:
             if step not in seen:
                 seen.add(step)
                 yield load()
+
+
+def report_name(analysis: str, config: Any) -> str:
+    """Name of the report of the analysis with this name and these options: it holds the layer, if there is one, with a
+    checksum where the name of a file cannot hold some of its characters."""
+    name, layer = analysis.replace(":", "."), getattr(config, "layer", None)
+    if layer is None:
+        return name
+    plain = re.sub(r"[^\w.-]", "_", layer)[:100]
+    return f"{name}-layer-{plain}" + (f"-{hashlib.sha256(layer.encode()).hexdigest()[:8]}" if plain != layer else "")
 
 
 class Analysis(ABC):

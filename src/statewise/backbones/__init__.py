@@ -10,6 +10,8 @@ from statewise.config.registry import Table
 if TYPE_CHECKING:
     from statewise.backbones.base import Backbone
 
+__all__ = ["BACKBONES", "CELLS", "with_cells"]
+
 BACKBONES: Table[Backbone] = Table(
     "backbone",
     "backbones",

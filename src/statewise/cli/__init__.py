@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from typing_extensions import override
 
 from statewise.cli.commands import dispatch
-from statewise.cli.others import others_escaped
 from statewise.data_types import NotFinite
 from statewise.runtime import launchers as processes
-from statewise.runtime.messages import in_words, say
+from statewise.runtime.messages import escaped, in_words, say
 
 COMMANDS = {
     "list": "name all tasks, objectives, backbones, decoders, analyses and recipes",
@@ -78,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _out_of_memory() -> tuple[type[BaseException], ...]:
-    """What PyTorch raises where a GPU's memory is full, if PyTorch has been imported."""
+    """The error that PyTorch raises if a GPU's memory is full; empty if PyTorch has not been imported."""
     torch = sys.modules.get("torch")
     return () if torch is None else (torch.OutOfMemoryError,)
 
@@ -118,6 +123,33 @@ def _connected() -> bool:
 
 def _lost_another(error: RuntimeError) -> bool:
     """Whether torch raised `error` because it no longer reaches another process. NCCL's errors have a class; gloo's
-    are told from others by their text."""
+    are recognised by their text."""
     gloo = ("gloo", "closed by peer", "reset by peer")
     return isinstance(error, sys.modules["torch"].distributed.DistError) or any(word in str(error) for word in gloo)
+
+
+@contextmanager
+def others_escaped() -> Iterator[None]:
+    """Prints warnings, and log records without a handler, of other packages without control characters: they may quote
+    text of files."""
+    before = warnings.formatwarning, logging.lastResort
+
+    def formatted(*arguments: Any, **named: Any) -> str:
+        return escaped(before[0](*arguments, **named), keep="\n\t")
+
+    warnings.formatwarning, logging.lastResort = formatted, _Last(logging.WARNING)
+    try:
+        yield
+    finally:
+        warnings.formatwarning, logging.lastResort = before
+
+
+class _Last(logging.Handler):
+    """Prints log records that have no other handler."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            say(self.format(record), file=sys.stderr)
+        except Exception:
+            self.handleError(record)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import statistics
-from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser, at_least
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
 
@@ -53,89 +52,51 @@ def run(words: list[str]) -> int:
     for option in ("drafter", "temperature", "draft_vocabulary", "without_cache"):
         if getattr(options, option) not in (None, False):
             raise ValueError(f"--{option.replace('_', '-')} needs --draft")
-    batch = options.batch or 16
 
-    from statewise.backbones.baseline import HasStandard
-    from statewise.experiments.decode_speed import in_own_process
-    from statewise.model.loading import model_of_run
+    from statewise.experiments.decode_speed import speeds_of_run
     from statewise.reporting.tables import text_table
-    from statewise.run import Run
 
-    opened = Run.open(Path(options.run))
-    recipe: dict[str, Any] = dict(opened.recipe())
-    model = model_of_run(opened)
-    context, config = model.task.context, model.recipe.backbone.config
-    prefill = options.prefill or max(1, context // 4)
-    if options.decode is None and prefill >= context:
-        raise ValueError(
-            f"a prompt of {prefill} tokens leaves nothing of the context of {context} to decode: set --prefill lower"
-        )
-    decode = options.decode or context - prefill
-    environment = opened.environment()
-    recipes = {"this model": recipe}
-    standard: Any = config.standard() if isinstance(config, HasStandard) else None
-    if standard is not None:
-        recipes["standard"] = {**recipe, "backbone": {**recipe["backbone"], **dataclasses.asdict(standard)}}
-    measured = {
-        name: [
-            in_own_process(
-                one,
-                opened.task_files(),
-                batch,
-                prefill,
-                decode,
-                options.device,
-                environment["precision"],
-                environment["threads"],
-            )
-            for _ in range(options.rounds)
-        ]
-        for name, one in recipes.items()
-    }
-    one_of_all = next(iter(measured.values()))[0]
-    device = one_of_all.device
-    fields = [field.name for field in dataclasses.fields(one_of_all) if field.name != "device"]
-    medians = {
-        name: {field: _median([getattr(one, field) for one in many]) for field in fields}
-        for name, many in measured.items()
-    }
-    content = {"batch": batch, "prefill": prefill, "decode": decode, "device": device, "models": medians}
+    found = speeds_of_run(
+        options.run,
+        batch=options.batch or 16,
+        prefill=options.prefill,
+        decode=options.decode,
+        rounds=options.rounds,
+        device=options.device,
+    )
     if options.json:
-        say(printable(content))
+        say(printable(dataclasses.asdict(found)))
         return 0
-    say(f"{options.run}: {batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
-    told = all(one["megabytes"] is not None for one in medians.values())
+    say(f"{options.run}: {found.batch} rows, prompts of {found.prefill} tokens, {found.decode} more, {found.device}")
+    models: dict[str, Any] = found.models
+    known = all(one["megabytes"] is not None for one in models.values())
     rows = [
         [
             name,
             f"{one['tokens_per_second']:,.0f}",
             f"{one['prefill_seconds']:.2f}",
             f"{one['decode_seconds']:.2f}",
-            f"{one['megabytes']:,.0f}" if told else "-",
+            f"{one['megabytes']:,.0f}" if known else "-",
         ]
-        for name, one in medians.items()
+        for name, one in models.items()
     ]
     say(text_table(["", "tokens/s", "prompt (s)", "decoding (s)", "peak MB"], rows))
-    if "standard" in medians:
-        ours, other = medians["this model"], medians["standard"]
+    if "standard" in models:
+        ours, other = models["this model"], models["standard"]
         against = [f"{ours['tokens_per_second'] / other['tokens_per_second']:.2f} times the tokens per second"]
-        against += [f"{ours['megabytes'] / other['megabytes']:.3f} times the memory"] if told else []
+        against += [f"{ours['megabytes'] / other['megabytes']:.3f} times the memory"] if known else []
         say(f"against standard: {', '.join(against)}")
     return 0
 
 
-def _median(values: list[Any]) -> Any:
-    """None where the system does not tell them."""
-    return None if None in values else statistics.median(values)
-
-
-def _drafts(options: Any) -> int:
-    from statewise.experiments.draft_speed import draft_lengths, draft_speeds, draft_table, two_pass_speeds
+def _drafts(options: argparse.Namespace) -> int:
+    """Prints the speed by draft length."""
+    from statewise.experiments.draft_speed import draft_lengths, draft_speeds, two_pass_speeds
     from statewise.model.loading import load_model
 
     lengths, batch = draft_lengths(options.draft), options.batch or 1
-    given = {name: getattr(options, name) for name in ("drafter", "temperature", "draft_vocabulary")}
-    fields = {name: value for name, value in given.items() if value is not None}
+    names = ("drafter", "temperature", "draft_vocabulary")
+    fields = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.without_cache and (batch > 1 or options.drafter == "prompt_lookup"):
         raise ValueError(
             "--without-cache measures drafts of the model itself, one prompt at a time: omit --batch and --drafter"
@@ -143,16 +104,34 @@ def _drafts(options: Any) -> int:
     if options.without_cache and options.draft_vocabulary is not None:
         raise ValueError("--without-cache drafts from all tokens, as published: omit --draft-vocabulary")
     model = load_model(options.run, "best", options.device)
-    asked = {"rounds": options.rounds, "prefill": options.prefill, "decode": options.decode, **fields}
-    tables = {"drafts": draft_speeds(model, lengths, batch=batch, **asked)}
+    how = {"rounds": options.rounds, "prefill": options.prefill, "decode": options.decode, **fields}
+    tables = {"drafts": draft_speeds(model, lengths, batch=batch, **how)}
     if options.without_cache:
-        tables["without_cache"] = two_pass_speeds(model, lengths, **asked)
+        tables["without_cache"] = two_pass_speeds(model, lengths, **how)
     if options.json:
         say(printable({"batch": batch, "rounds": options.rounds, **fields, **tables}))
         return 0
     say(f"{options.run}: {options.rounds} times {batch} rows, each draft length on the same prompts")
-    say(draft_table(tables["drafts"]))
+    say(_table(tables["drafts"]))
     if options.without_cache:
         say("\nwithout a cache, two passes per cycle; plain: one pass per token")
-        say(draft_table(tables["without_cache"]))
+        say(_table(tables["without_cache"]))
     return 0
+
+
+def _table(speeds: dict[str, dict[str, Any]]) -> str:
+    """The table of what `draft_speeds` returns."""
+    from statewise.reporting.tables import text_table
+
+    plain = speeds["plain"]["tokens_per_second"]
+    rows = [
+        [
+            name,
+            f"{one['tokens_per_second']:,.0f}",
+            f"{one['tokens_per_second'] / plain:.2f}",
+            "" if name in ("plain", "0") else f"{one['accepted_per_cycle']:.2f}",
+            " ".join(f"{share:.2f}" for share in one["accepted_by_place"]),
+        ]
+        for name, one in speeds.items()
+    ]
+    return text_table(["draft", "tokens/s", "times plain", "accepted per cycle", "by place"], rows, left=(0, 4))

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from statewise.cli.arguments import Parser, at_least
-from statewise.experiments.cluster import Settings, check_submission
+from statewise.experiments.cluster import SlurmOptions, check_submission
 from statewise.runtime import launchers as processes
+from statewise.runtime.arguments import Parser, at_least
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "partition": ("NAME", str, "partition"),
@@ -35,24 +35,24 @@ def add_options(parser: Parser) -> None:
         parser.add_argument(f"--slurm.{name}", metavar=metavar, type=kind, help=f"with --on slurm: {what}")
 
 
-def given(options: argparse.Namespace) -> list[str]:
-    """Those of these options that were given."""
+def set_in(options: argparse.Namespace) -> list[str]:
+    """The options of this module that the user has set."""
     found = ["--on slurm"] if options.on == "slurm" else []
     found += [f"--slurm.{name}" for name in OPTIONS if getattr(options, f"slurm.{name}") is not None]
     return found + [f"--{name}" for name in ("wait", "detach") if getattr(options, name)]
 
 
-def settings(options: argparse.Namespace) -> Settings | None:
-    """The settings for `--on slurm`, None for `--on local`. Raises `ValueError` for options without it, where there is
-    no Slurm or no submitit, and in processes of torchrun or srun."""
+def read(options: argparse.Namespace) -> SlurmOptions | None:
+    """The options of the jobs for `--on slurm`; None for `--on local`. Raises `ValueError` for such options with
+    `--on local`, where Slurm or submitit is missing, and in processes of torchrun or srun."""
     if launcher := processes.started():
-        raise ValueError(f"several runs start processes of their own: give the command without {launcher.by}")
+        raise ValueError(f"several runs start processes of their own: run the command without {launcher.by}")
     if options.on == "local":
-        if others := given(options):
+        if others := set_in(options):
             raise ValueError(f"{others[0]} is for --on slurm")
         return None
     if options.jobs != 1:
         raise ValueError("--jobs is for --on local; with --on slurm, --slurm.array limits the jobs that run at once")
     check_submission()
     found = {name: value for name in OPTIONS if (value := getattr(options, f"slurm.{name}")) is not None}
-    return Settings(**found, detach=options.detach)
+    return SlurmOptions(**found, detach=options.detach)

@@ -13,8 +13,8 @@ from statewise.runtime.messages import say
 def dispatch(
     words: Sequence[str], commands: Mapping[str, str], package: str, footer: Callable[[], str] = lambda: ""
 ) -> int:
-    """Runs the subcommand that the first word names, a module of `package`; returns its exit code. Without one, or
-    asked for help, it lists the `commands` with what they do, and prints the `footer`.
+    """Runs the subcommand that the first word names, a module of `package`; returns its exit code. Without a
+    subcommand, and for help, it lists the `commands` with their descriptions, and prints the `footer`.
 
     Raises `ValueError` for an unknown subcommand.
     """
@@ -34,8 +34,8 @@ def dispatch(
 
 
 def listed(rows: Mapping[str, str], width: int | None = None, without_terminal: int = 80) -> str:
-    """One line per name with its description, wrapped to the terminal, or to `without_terminal` characters. `width`: of
-    the names."""
+    """One line per name with its description, wrapped to the terminal, or to `without_terminal` characters. `width`:
+    that of the column of names."""
     width = max(map(len, rows)) if width is None else width
     room = shutil.get_terminal_size((without_terminal, 24)).columns
     hanging = " " * (width + 4)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import shlex
 import shutil
 import sys
-from pathlib import Path
 
-from statewise.cli.arguments import Parser, above
+from statewise.runtime.arguments import Parser, above
 from statewise.runtime.messages import say
 
 
@@ -24,8 +21,8 @@ def run(words: list[str]) -> int:
         "  statewise compare runs/gpt runs/nl --out report --metrics all\n\n"
         "The third also tests, over seeds and by the task's headline metric, whether the group of runs/nl is better\n"
         "than each other group, and whether any two groups are equal within 0.01. The last adds the analyses made\n"
-        "of every run: metrics in the table, curves in analyses.png, and pictures in drawings.png; and what\n"
-        "`evaluate --data` and `lm-eval` found of every run. Where a held-out loss is the headline metric, the report\n"
+        "of every run: metrics in the table, curves in analyses.png, and pictures in drawings.png; and the results\n"
+        "of `evaluate --data` and `lm-eval` on every run. Where a held-out loss is the headline metric, the report\n"
         "also shows it over tokens and hours, and the tokens that each group needs to match the first. Runs that\n"
         "differ in one number of their recipes, such as backbone.window, are also plotted over it in sweep.png.",
     )
@@ -52,51 +49,27 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(words)
 
-    from statewise.experiments import seeds
-    from statewise.model.defaults import declared_defaults
-    from statewise.reporting.compare import compare
-    from statewise.reporting.html import missing
-    from statewise.reporting.report import claimed, write_report
+    from statewise.experiments.compare import compare
+    from statewise.reporting.report import missing
 
-    out = None if options.out is None else Path(options.out)
-    if out is None:
-        for flag, given in (("--overwrite", options.overwrite), ("--relative", options.relative)):
-            if given:
-                raise ValueError(f"{flag} is about files of the report, and without --out DIR none is written")
+    if options.out is None:
+        for flag, chosen in (("--overwrite", options.overwrite), ("--relative", options.relative)):
+            if chosen:
+                raise ValueError(f"{flag} concerns files of the report, which are only written with --out DIR")
 
-    left_out: dict[str, list[int]] = {}
-
-    def runs(name: str) -> list[Path]:
-        folder = Path(name)
-        if not seeds.is_group(folder):
-            return [folder]
-        evaluated, left_out[str(folder)] = seeds.evaluated(folder)
-        if not evaluated:
-            raise ValueError(
-                f"no seed of {folder} is evaluated yet: continue with "
-                f"`statewise train --resume {shlex.quote(str(folder))}`"
-            )
-        return evaluated
-
-    with claimed(out, options.overwrite) if out is not None else contextlib.nullcontext():
-        folders = [folder for name in options.runs if not seeds.is_beside_run(Path(name)) for folder in runs(name)]
-        if not folders:
-            raise ValueError(f"{options.runs[0]} is a file beside a run: give the run's folder")
-        better = None if options.better is None else runs(options.better)[0]
-        comparison = compare(
-            folders,
-            better=better,
-            margin=options.margin,
-            metrics=options.metrics,
-            relative=options.relative,
-            defaults=declared_defaults,
-            seeds_left_out=left_out,
-        )
-        written = [] if out is None else write_report(comparison, out, options.overwrite)
+    comparison = compare(
+        options.runs,
+        options.out,
+        better=options.better,
+        margin=options.margin,
+        metrics=options.metrics,
+        relative=options.relative,
+        overwrite=options.overwrite,
+    )
     say(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
     if not options.json:
-        for path in written:
+        for path in comparison.files:
             say(f"wrote {path}")
-    if written and missing():
+    if comparison.files and missing():
         say(f"statewise: {missing()}", file=sys.stderr)
     return 0

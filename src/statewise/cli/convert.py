@@ -1,12 +1,12 @@
-"""statewise convert: a checkpoint of other code as a run."""
+"""statewise convert: makes a run of a checkpoint of other code."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, at_least
 from statewise.run import Run
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import say
 
 DESCRIPTION = """Makes a run of a checkpoint of the State-Prediction Separation paper's code (sps).

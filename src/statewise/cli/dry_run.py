@@ -45,7 +45,7 @@ def as_text(plan: Plan) -> str:
 
 
 def as_json(plan: Plan) -> str:
-    """Counts, bytes and seconds as numbers; null where one is not known."""
+    """Counts, bytes and seconds as numbers; null for unknown ones."""
     seconds = plan.step_seconds
     return printable(
         {
@@ -67,7 +67,7 @@ def as_json(plan: Plan) -> str:
 
 
 def memory(plan: Plan) -> Rows:
-    """Rows of what the weights take, and of what was measured."""
+    """Rows with the memory of the weights, and with what was measured."""
     found = {name: size for name, size in plan.bytes.items() if size is not None}
     shown = [
         (f"activations of {plan.part:,} sequences" if name == "activations" else name, gibibytes(size))
@@ -79,7 +79,7 @@ def memory(plan: Plan) -> Rows:
 
 
 def times(plan: Plan) -> Rows:
-    """Rows of the time that steps take."""
+    """Rows with the time of steps."""
     seconds = plan.step_seconds
     if seconds is None:
         return [("one step", NOT_KNOWN), ("all steps", NOT_KNOWN)]
@@ -88,14 +88,14 @@ def times(plan: Plan) -> Rows:
 
 
 def notes(plan: Plan) -> list[str]:
-    """How time and memory were found."""
+    """Sentences on how time and memory were measured."""
     return textwrap.wrap(" ".join([f"This machine: {plan.device}.", *how_measured(plan)]), 80)
 
 
 def how_measured(plan: Plan) -> list[str]:
-    """Sentences."""
+    """Sentences on what was measured, and what was not."""
     if plan.measured is None:
-        return ["Time and memory are not known: not even a few layers of this model fit."]
+        return ["Time and memory are not known: even a few layers of this model do not fit."]
     few = "" if plan.measured.sequences == plan.part else f"{plan.measured.sequences:,} of "
     one = f"{few}the {plan.part:,} sequences that a device works on at a time"
     found = [f"Time, optimiser and activations: from real training steps on {one}."]
@@ -106,7 +106,9 @@ def how_measured(plan: Plan) -> list[str]:
             f"layers on {one}; each further layer is counted like the third.",
         ]
     if plan.to_compile:
-        found.append("These steps were not compiled, as trainer.compile asks of training: its steps take another time.")
+        found.append(
+            "These steps were not compiled; those of training will be, by trainer.compile, and take another time."
+        )
     return [*found, "Evaluations, checkpoints and passing memory such as logits come on top."]
 
 

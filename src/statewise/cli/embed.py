@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
 from statewise.cli.counter import shown_progress
-from statewise.runtime.json_files import read_json
+from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
-from statewise.runtime.overwriting import check_file, check_files, claimed_files, json_with
 
 SHOWN = 10
 """Maximum number of omitted sequences that are listed."""
@@ -59,55 +55,19 @@ def run(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     out = Path(options.out)
-    if out.suffix != ".npy":
-        raise ValueError(f"--out must end in .npy, not be {options.out!r}")
-    if not out.parent.is_dir():
-        raise ValueError(f"there is no folder {out.parent} to write {out.name} into")
 
-    offsets, facts = out.with_suffix(".offsets.npy"), out.with_name(f"{out.name}.json")
-    index = out.with_suffix(".index.npy")
-    with_offsets = options.positions == "all"
-    names = [out.name, index.name, *([offsets.name] if with_offsets else []), facts.name]
+    from statewise.analysis.beliefs.beliefs import claimed_vectors
 
-    def check() -> None:
-        check_file(out, options.overwrite)
-        signs = {facts.name: json_with("run", "checkpoint", "positions")}
-        check_files(out.parent, names[1:], signs, options.overwrite)
-
-    def has_offsets() -> bool:
-        return facts.exists() and "offsets" in read_json(facts, {})
-
-    with claimed_files(out.parent, names, check, options.overwrite, {offsets.name: has_offsets}) as scratch:
+    with claimed_vectors(out, options.positions == "all", options.overwrite):
         from statewise.model.loading import load_model
-        from statewise.runtime.durable import write_array, write_atomically
 
         model = load_model(options.run, options.checkpoint, options.device)
         assert model.checkpoint is not None
-        source = Path(options.file)
         with shown_progress():
             found = model.embed(
-                source, prompts=options.prompts, positions=options.positions, of=options.of, layer=options.layer
+                options.file, prompts=options.prompts, positions=options.positions, of=options.of, layer=options.layer
             )
-        origin = {
-            "run": str(Path(options.run).resolve()),
-            "checkpoint": model.checkpoint.step,
-            "input": str(source),
-            "input_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-            "prompts": options.prompts,
-            "positions": options.positions,
-            "of": options.of,
-            **({"layers": found.layers} if found.layers else {}),
-            "sequences": len(found.offsets) - 1,
-            "shape": list(found.vectors.shape),
-            "index": index.name,
-            "left_out": [one._asdict() for one in found.left_out],
-            **({"offsets": offsets.name} if with_offsets else {}),
-        }
-        write_array(scratch / out.name, found.vectors)
-        write_array(scratch / index.name, found.index)
-        if with_offsets:
-            write_array(scratch / offsets.name, found.offsets)
-        write_atomically(scratch / facts.name, (json.dumps(origin, indent=2) + "\n").encode())
+        written = found.save(out, overwrite=options.overwrite)
     say(
         f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
         f"{'' if found.vectors.ndim == 2 else f'{len(found.layers)} layers, '}"
@@ -115,10 +75,10 @@ def run(words: list[str]) -> int:
     )
     if found.left_out:
         count = len(found.left_out)
-        say(f"left out: {count:,} of {len(found.sequences) + count:,} sequences of {source}")
+        say(f"left out: {count:,} of {len(found.sequences) + count:,} sequences of {options.file}")
         for one in found.left_out[:SHOWN]:
             say(f"  line {one.line}: {one.why}")
         if count > SHOWN:
-            say(f"  and {count - SHOWN:,} more, see {facts}")
-    say("wrote", ", ".join(str(out.parent / name) for name in names))
+            say(f"  and {count - SHOWN:,} more, see {written[-1]}")
+    say("wrote", ", ".join(map(str, written)))
     return 0

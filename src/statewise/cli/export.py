@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
 from statewise.run import Run
+from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
 
 DESCRIPTION = """Writes the model of a run in a format that other libraries load.

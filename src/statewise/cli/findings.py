@@ -1,92 +1,31 @@
-"""Printing and saving the findings of an analysis."""
+"""Reports: what commands print of findings, and what they write into runs."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import errno
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.runtime.durable import write_atomically
-from statewise.runtime.json_files import json_bytes
 from statewise.runtime.messages import say
-from statewise.runtime.overwriting import check_files, claimed_files, json_with
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings
+    from statewise.model.model import Model
 
-PICTURES = (".png", "-drawing.png", "-drawing.html")
-"""Ends of their names."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def as_plain_data(findings: Findings) -> dict[str, Any]:
-    """Findings as they stand in a report."""
-    plain: dict[str, Any] = _plain(dataclasses.asdict(findings))
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    """Without arrays and numbers of NumPy, which JSON cannot hold."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def claimed(folder: Path, name: str, overwrite: bool) -> AbstractContextManager[Path]:
-    """A claim on a report and its pictures, which are one unit, in `folder` (`statewise.runtime.overwriting`), and the
-    place for them. Raises `FileExistsError` if one of its files exists, unless `overwrite` is set and its report is
-    there."""
-    names = [f"{name}{end}" for end in (".json", *PICTURES)]
-
-    def check() -> None:
-        check_files(folder, names, {names[0]: json_with("metrics", "panels")}, overwrite)
-
-    return claimed_files(folder, names, check, overwrite)
-
-
-def save(
-    findings: Findings, content: Mapping[str, Any], folder: Path, name: str, title: str, *, overwrite: bool
-) -> list[Path]:
-    """Writes a report, `NAME.json`, and its pictures into a folder, which is created if missing. Raises what `claimed`
-    raises."""
-    with claimed(folder, name, overwrite) as scratch:
-        write_atomically(scratch / f"{name}.json", json_bytes(content))
-        pictures = save_pictures(findings, scratch, name, title)
-    return [folder / f"{name}.json", *(folder / path.name for path in pictures)]
-
-
-def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> list[Path]:
-    """`NAME.png` of panels, if there are any, with the title; of drawings `NAME-drawing.png` and `NAME-drawing.html`.
-    Deletes those of an earlier report that this one does not have."""
-    from statewise.reporting.drawings import save_drawings, save_page
-    from statewise.reporting.plots import save_panels
-
-    written = []
-    if findings.panels:
-        written.append(folder / f"{name}.png")
-        save_panels(findings.panels, written[-1], heading=title)
-    if findings.drawings:
-        written.append(folder / f"{name}-drawing.png")
-        save_drawings(findings.drawings, written[-1])
-        written.append(folder / f"{name}-drawing.html")
-        save_page(findings.drawings, written[-1], title, findings.verdict)
-    for end in PICTURES:
-        if folder / f"{name}{end}" not in written:
-            (folder / f"{name}{end}").unlink(missing_ok=True)
-    return written
-
-
-def tell(title: str, findings: Findings, written: Sequence[Path]) -> None:
-    """Prints the verdict, metrics as `in_order`, notes and written files."""
+def show_findings(findings: Findings, written: Sequence[Path]) -> None:
+    """Prints title, verdict, metrics as `in_order`, notes and written files."""
+    from statewise.analysis.base import as_plain
     from statewise.reporting.tables import metrics_table
 
-    say(title, findings.verdict, sep="\n")
-    metrics = _plain(findings.metrics)
+    say(*([findings.origin.title] if findings.origin else []), findings.verdict, sep="\n")
+    metrics = as_plain(findings.metrics)
     say(metrics_table({name: metrics[name] for name in in_order(metrics, findings.main)}))
     say(*findings.notes, *(f"wrote {path}" for path in written), sep="\n")
 
@@ -108,3 +47,25 @@ def in_order(names: Iterable[str], main: Sequence[str]) -> list[str]:
         stem = min((other for other in every if f"{family[0]}_".startswith(f"{other}_")), key=len)
         others.setdefault(stem, []).extend(family)
     return [*first, *(name for stem, group in others.items() for name in sorted(group, key=lambda one: one != stem))]
+
+
+def keep_report(model: Model, name: str, content: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
+    """Writes a report into the run of a loaded model: its checkpoint's step, then `content`. Returns the report and its
+    path; None if the run is read-only."""
+    assert model.run is not None
+    assert model.checkpoint is not None
+    report, written = {"checkpoint": model.checkpoint.step, **content}, None
+    with if_writable():
+        written = model.run.write_report(name, report)
+    return report, written
+
+
+@contextlib.contextmanager
+def if_writable() -> Iterator[None]:
+    """Within, a read-only run is no error: a message says that no report was written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        say(f"no report was written: {error.filename}: {error.strerror}", file=sys.stderr)

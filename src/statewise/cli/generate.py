@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.cli.commands import listed
 from statewise.cli.counter import shown_progress
 from statewise.config.field_help import declared_fields
 from statewise.decoding import DECODERS
+from statewise.runtime.arguments import Parser, at_least, pairs
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import escaped, say
 from statewise.runtime.overwriting import check_file

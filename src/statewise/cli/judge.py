@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, above, at_least, not_below
 from statewise.cli.counter import shown_progress
+from statewise.runtime.arguments import Parser, above, at_least, not_below
 from statewise.runtime.json_files import json_bytes, printable
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import check_derived
@@ -87,8 +87,8 @@ def run(words: list[str]) -> int:
     check_derived(beside, out)
     pairs = read_pairs(a, b)
     key = (os.environ.get(KEY) or "").strip() or None
-    told = INSTRUCTIONS if options.instructions is None else read_instructions(Path(options.instructions))
-    asked = ChatJudge(
+    instructions = INSTRUCTIONS if options.instructions is None else read_instructions(Path(options.instructions))
+    judge_model = ChatJudge(
         options.url,
         options.model,
         key,
@@ -98,16 +98,22 @@ def run(words: list[str]) -> int:
         deadline=options.deadline,
         most_bytes=options.max_answer,
     )
-    known = facts(options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats, told, options.temperature)
+    known = facts(
+        options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats, instructions, options.temperature
+    )
     with Ledger(out, "judging", known, NEEDED) as ledger:
         try:
             with shown_progress():
-                records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs, instructions=told)
+                records = judge(
+                    pairs, judge_model, ledger, repeats=options.repeats, jobs=options.jobs, instructions=instructions
+                )
         except BaseException:
-            say(f"{len(ledger.records)} judgements are in {out}: the same command goes on from there", file=sys.stderr)
+            say(
+                f"{len(ledger.records)} judgements are in {out}: the same command continues from there", file=sys.stderr
+            )
             raise
-    asked_how = {"model": options.model, "instructions": told, "temperature": options.temperature}
-    summary = {"a": str(a), "b": str(b), **asked_how, **summarise(records, len(pairs))}
+    settings = {"model": options.model, "instructions": instructions, "temperature": options.temperature}
+    summary = {"a": str(a), "b": str(b), **settings, **summarise(records, len(pairs))}
     write_atomically(beside, json_bytes(summary))
     say(printable(summary) if options.json else as_text(summary, str(a), str(b)))
     if not options.json:

@@ -6,12 +6,12 @@ from typing import Any
 
 from statewise.analysis import ANALYSES
 from statewise.backbones import BACKBONES
-from statewise.cli.arguments import Parser
 from statewise.cli.commands import listed
 from statewise.config.recipes import recipe_names, recipe_summary
 from statewise.config.registry import Table
 from statewise.decoding import DECODERS
 from statewise.objectives import OBJECTIVES
+from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
 from statewise.tasks import TASKS
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
-from statewise.cli.reports import keep_report
+from statewise.cli.findings import keep_report
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import claimed_file
@@ -86,7 +86,7 @@ def _name(names: list[str]) -> str:
 
 
 def warnings(counts: Mapping[str, int]) -> list[str]:
-    """What limits the figures, such as texts that were cut."""
+    """Warnings about what limits the figures, such as texts that were cut."""
     requests, completions = counts["requests"], counts["generations"]
     limits = {
         "cut": f"of {requests:,} likelihoods have a context that was cut at its beginning to fit the model's",
@@ -117,6 +117,6 @@ def table(content: Mapping[str, Any]) -> str:
         lines += ["", title, text_table(["metric", "with", "without"], rows)]
     if "average" in content:
         average = content["average"]
-        of = ", ".join(f"{name} {metric}" for name, metric in average["of"].items())
-        lines += ["", f"average accuracy {number(average['accuracy'])} of {of}"]
+        metrics = ", ".join(f"{name} {metric}" for name, metric in average["of"].items())
+        lines += ["", f"average accuracy {number(average['accuracy'])} of {metrics}"]
     return "\n".join(lines)

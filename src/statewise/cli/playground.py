@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, at_least
+from statewise.cli.served import models_of, names_of, server_module, start
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import say
 
 DESCRIPTION = """Shows runs of one task token by token: what each model predicts and holds, beside what is true.
@@ -39,9 +40,7 @@ def run(words: list[str]) -> int:
     parser.add_device()
     options = parser.parse_args(words)
 
-    from statewise.cli import serve
-
-    named = serve.names_of(options.runs)
+    named = names_of(options.runs)
     if options.port > 65535:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
     path = None if options.export is None else Path(options.export)
@@ -50,15 +49,15 @@ def run(words: list[str]) -> int:
 
     if path is not None:
         with claimed(path, options.overwrite):
-            models = serve.models_of(named, options.checkpoint, options.device)
+            models = models_of(named, options.checkpoint, options.device)
             same_task(models)
             written = export(models, path, options.examples, options.seed, overwrite=options.overwrite)
         fewer = f"; only {written:,} prompts are held out" if written < options.examples else ""
         say(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB){fewer}")
         return 0
-    models = serve.models_of(named, options.checkpoint, options.device)
+    models = models_of(named, options.checkpoint, options.device)
     same_task(models)
-    server = serve.server_module()
+    server = server_module()
     from statewise.deploy.serving.settings import Settings
 
-    return serve.start(models, Settings(), server.listen("127.0.0.1", options.port), show=True)
+    return start(models, Settings(), server.listen("127.0.0.1", options.port), show=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statewise.cli.arguments import Parser, above, at_least
+from statewise.runtime.arguments import Parser, above, at_least
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import claimed_file
@@ -65,14 +66,14 @@ def run(words: list[str]) -> int:
     for option in filter(unfit.__getitem__, unfit):
         raise ValueError(f"{option} does not go with rides {options.action}" + " of a file" * (option == "--corrupt"))
     if options.action == "check" and options.file is None:
-        raise ValueError("give the file of rides to check")
+        raise ValueError("FILE is missing: the rides to check")
     if options.action == "map" and options.out is None:
-        raise ValueError("give a folder for the map's report and plots by --out")
+        raise ValueError("--out is missing: the folder for the map's report and plots")
 
-    from statewise.cli.findings import claimed
+    from statewise.analysis.base import claimed_report
 
     if options.action == "map":
-        with claimed(Path(options.out), "map", options.overwrite):
+        with claimed_report(Path(options.out), "map", options.overwrite):
             return _map(options, MapSettings(options.degree, options.radius))
     if options.write_labels is None:
         return _check(options, None)
@@ -84,7 +85,7 @@ def run(words: list[str]) -> int:
 
 
 def _read(options: argparse.Namespace) -> tuple[Manhattan, Examples, list[int]]:
-    """The map, and the rides that are asked for with their lines."""
+    """The map, and the chosen rides with the numbers of their lines."""
     from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 
     task = Manhattan(ManhattanConfig(map=options.map))
@@ -98,18 +99,18 @@ def _read(options: argparse.Namespace) -> tuple[Manhattan, Examples, list[int]]:
 
 
 def _map(options: argparse.Namespace, settings: MapSettings) -> int:
+    from statewise.analysis.base import Origin
     from statewise.analysis.world_models.map import findings
-    from statewise.cli.findings import as_plain_data, save, tell
+    from statewise.cli.findings import show_findings
 
     task, rides, _ = _read(options)
-    found = findings(task, rides, settings)
-    content = {"settings": vars(settings), **as_plain_data(found)}
-    title = f"{options.file or 'drawn rides'} on {options.map}"
-    written = save(found, content, Path(options.out), "map", title, overwrite=options.overwrite)
+    origin = Origin("map", f"{options.file or 'drawn rides'} on {options.map}", {"settings": vars(settings)})
+    found = replace(findings(task, rides, settings), origin=origin)
+    written = found.save(options.out, overwrite=options.overwrite)
     if options.json:
-        say(printable(content))
+        say(printable(found.report()))
     else:
-        tell(title, found, written)
+        show_findings(found, written)
     return 0
 
 

@@ -6,9 +6,9 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
-from statewise.cli.reports import keep_report
+from statewise.cli.findings import keep_report
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
 

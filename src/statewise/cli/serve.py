@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
-import threading
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from statewise.cli.arguments import Parser, above, at_least
-from statewise.runtime.messages import say, short, to_install
+from statewise.cli.served import models_of, names_of, server_module, start
+from statewise.runtime.arguments import Parser, above, at_least
+from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
     from statewise.deploy.serving.served import Served
@@ -147,16 +145,8 @@ def run(words: list[str]) -> int:
     return start(models, settings, bound, show=options.open)
 
 
-def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Served]:
-    """The models of runs by name."""
-    from statewise.deploy.serving.served import Served
-    from statewise.model.loading import load_model
-
-    return [Served(name, load_model(run, checkpoint, device)) for name, run in named.items()]
-
-
 def check_drafts(models: Sequence[Served], settings: Settings) -> None:
-    """Says which models decode without drafts although these are wanted. Raises `ValueError` if all do."""
+    """Names the models that cannot draft although --draft asks for it. Raises `ValueError` if no model can."""
     from statewise.decoding.predictor import drafter
     from statewise.deploy.serving.drafting import may_draft
 
@@ -166,56 +156,6 @@ def check_drafts(models: Sequence[Served], settings: Settings) -> None:
             drafter(predictor)
     for one in without:
         say(f"{one.name} cannot draft and decodes without; --drafter prompt_lookup drafts for any model", flush=True)
-
-
-def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *, show: bool) -> int:
-    """Serves models and the playground at a bound socket until a signal; `show`: opens the browser. Returns the exit
-    code."""
-    from statewise.deploy.playground.routes import OPEN_PATHS, routes
-
-    host, port = bound.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-
-    def announce(line: str) -> None:
-        say(line, f"the playground is at {url}", sep="\n", flush=True)
-        if show:
-            threading.Thread(target=_open, args=(url,), daemon=True).start()
-
-    return server_module().run(models, settings, bound, announce, routes=routes(models), open_paths=OPEN_PATHS)
-
-
-def _open(url: str) -> None:
-    if not webbrowser.open(url):
-        say(f"there is no browser to open: open {url} yourself", flush=True)
-
-
-def server_module() -> Any:
-    """The module. Raises `ValueError` without its extra."""
-    try:
-        from statewise.deploy.serving import server
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client", "h11"):
-            raise
-        raise ValueError(f"serving needs the extra `serve`: {to_install('serve')}") from None
-    return server
-
-
-def names_of(runs: list[str]) -> dict[str, str]:
-    """Runs by name. Raises `ValueError` if two have the same, and for names that requests could not give."""
-    named: dict[str, str] = {}
-    for given in runs:
-        name, equals, run = given.partition("=")
-        if not equals or Path(given).exists():
-            name, run = Path(given).resolve().name, given
-        if not name or not run:
-            raise ValueError(f"{given!r} is not a run directory: give RUN or NAME=RUN")
-        if not name.isprintable():
-            raise ValueError(f"the name {name!r} cannot be written: give the model another with NAME={short(run)}")
-        if name in named:
-            raise ValueError(f"two models have the name {name!r}: give one another name with NAME={run}")
-        named[name] = run
-    return named
 
 
 def _draft(text: str) -> int | Literal["auto"]:
@@ -243,11 +183,12 @@ def _origin(text: str) -> str:
     return text.lower()
 
 
-def _key(given: str | None, file: str | None) -> str | None:
-    """The key, from where it is given. Raises `ValueError` if it is empty, given twice, or cannot be sent."""
-    if given is not None and file is not None:
+def _key(text: str | None, file: str | None) -> str | None:
+    """The key, from the option, the file or the environment. Raises `ValueError` if it is empty, set by both options,
+    or cannot be sent."""
+    if text is not None and file is not None:
         raise ValueError("--api-key and --api-key-file both give a key: omit one")
-    key = Path(file).read_text(encoding="utf-8") if file is not None else given
+    key = Path(file).read_text(encoding="utf-8") if file is not None else text
     key = os.environ.get(KEY) if key is None else key
     if key is None:
         return None

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from statewise.cli import cluster_options
-from statewise.cli.arguments import Parser, at_least
 from statewise.config.recipe import KINDS
 from statewise.runtime import launchers as processes
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import in_words, say
 
 if TYPE_CHECKING:
     from statewise.config.recipe import Recipe
     from statewise.config.registry import Table
+    from statewise.experiments.jobs import RunsOutcome
     from statewise.experiments.launch import Listener
 
 DESCRIPTION = """Trains a run from a recipe, or resumes one.
@@ -47,13 +48,13 @@ def run(words: list[str]) -> int:
     if options.seeds is None:
         _refuse_for_one(options, "give --seeds, such as --seeds 1")
     text, source = _recipe(options)
-    given = [name for name in ("vocabulary", "length") if getattr(options, name) is not None]
-    if given and not options.dry_run:
-        raise ValueError(f"--{given[0]} replaces the data of a dry run: give it with --dry-run")
-    if len(given) == 1:
+    random_data = [name for name in ("vocabulary", "length") if getattr(options, name) is not None]
+    if random_data and not options.dry_run:
+        raise ValueError(f"--{random_data[0]} replaces the data of a dry run: give it with --dry-run")
+    if len(random_data) == 1:
         raise ValueError("--vocabulary and --length replace the data of a dry run together: give both")
     if options.json and not options.dry_run:
-        raise ValueError("--json is for --dry-run; of a finished run `statewise evaluate RUN --json` prints JSON")
+        raise ValueError("--json is for --dry-run; `statewise evaluate RUN --json` prints JSON on a finished run")
     if options.resume_if_there and options.overwrite:
         raise ValueError("give --resume-if-there or --overwrite, not both")
     if options.dry_run and not options.print_config:
@@ -74,15 +75,18 @@ def run(words: list[str]) -> int:
     if options.seeds is not None:
         from statewise.experiments import seeds
 
-        asked = cluster_options.settings(options)
+        slurm = cluster_options.read(options)
         if any(flag.partition("=")[0] == "--seed" for flag in flags):
             raise ValueError("give --seed or --seeds, not both")
 
         out, numbers = Path(options.out), seeds.parse(options.seeds)
-        if options.resume_if_there and seeds.is_group(out):
-            seeds.check_same(out, recipe, numbers)
-            return seeds.resume(out, options.jobs, asked)
-        return seeds.train(recipe, out, numbers, options.jobs, options.overwrite, asked)
+        if options.resume_if_there:
+            outcome = seeds.train_or_resume(recipe, out, numbers, jobs=options.jobs, slurm=slurm, progress=True)
+        else:
+            outcome = seeds.train(
+                recipe, out, numbers, jobs=options.jobs, overwrite=options.overwrite, slurm=slurm, progress=True
+            )
+        return _end_of_seeds(out, outcome)
     from statewise.experiments.launch import train, train_or_resume
 
     def work(listener: Listener) -> Any:
@@ -95,9 +99,9 @@ def run(words: list[str]) -> int:
 
 def _refuse_for_one(options: argparse.Namespace, instead: str) -> None:
     """Raises `ValueError` for options that a single run would ignore."""
-    given = [*cluster_options.given(options), *(["--jobs"] if options.jobs != 1 else [])]
-    if given:
-        raise ValueError(f"{given[0]} is for the runs of --seeds: {instead}")
+    ignored = [*cluster_options.set_in(options), *(["--jobs"] if options.jobs != 1 else [])]
+    if ignored:
+        raise ValueError(f"{ignored[0]} is for the runs of --seeds: {instead}")
 
 
 def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
@@ -191,9 +195,9 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     changed = [flag for flag in flags if flag.removeprefix("--").partition("=")[0] not in processes.PLACING]
     if any(others) or changed:
         raise ValueError(
-            "--resume continues a run unchanged: of its fields only those of where it runs, such as --trainer.device, "
-            "may be given with it, and no recipe or --out; to change something "
-            f"begin a run of its own: train --config {shlex.quote(options.resume)} ... --out NEW"
+            "--resume continues a run unchanged: with it, only fields about the machine, such as --trainer.device, may "
+            "be given, and no recipe or --out; to change something else, "
+            f"begin a new run: train --config {shlex.quote(options.resume)} ... --out NEW"
         )
     from statewise.experiments import seeds
 
@@ -203,7 +207,8 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
             raise ValueError(f"--checkpoint needs a single run: resume {folder}/seed-... by itself")
         if flags:
             raise ValueError(f"{flags[0].partition('=')[0]} needs a single run: resume {folder}/seed-... by itself")
-        return seeds.resume(folder, options.jobs, cluster_options.settings(options))
+        slurm = cluster_options.read(options)
+        return _end_of_seeds(folder, seeds.resume(folder, jobs=options.jobs, slurm=slurm, progress=True))
     if (folder / "recipe.yaml").is_file() and seeds.is_begun(folder):
         raise FileNotFoundError(
             f"{folder} holds no runs yet: its creation was interrupted; run the command that created it again"
@@ -217,8 +222,23 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     )
 
 
+def _end_of_seeds(folder: Path, outcome: RunsOutcome | None) -> int:
+    """Says how the runs of several seeds ended, and how to continue them; returns the exit code."""
+    if outcome is None:
+        say(f"{folder} is complete: nothing to resume")
+        return 0
+    again = f"statewise train --resume {shlex.quote(str(folder))}"
+    if outcome.in_cluster:
+        say(f"the jobs continue: statewise status {shlex.quote(str(folder))}", file=sys.stderr)
+    elif outcome.signal is not None:
+        say(f"stopped and saved; continue with: {again}", file=sys.stderr)
+    elif outcome.failed:
+        say(f"failed: seeds {', '.join(outcome.failed)}; continue with: {again}", file=sys.stderr)
+    return outcome.exit_code
+
+
 def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
-    """Runs `work(listener)` with a display; says how to resume if a signal stopped it."""
+    """Runs `work(listener)` with a display, and says how to resume if a signal stopped it."""
     from statewise.experiments.progress import Display
 
     with Display() as display:
@@ -227,7 +247,7 @@ def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
         return 0
     if outcome is None:
         say(
-            f"{folder} is complete: nothing to resume. Longer training is a run of its own: "
+            f"{folder} is complete: nothing to resume. For longer training begin a new run: "
             f"statewise train --config {shlex.quote(str(folder))} --trainer.steps N --out NEW"
         )
         return 0

@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from statewise.config.recipe import unknown
 
+__all__ = ["Table", "origin"]
+
 Part = TypeVar("Part")
 
 
@@ -54,6 +56,14 @@ class Table(Generic[Part]):
                 f"class, {' or '.join(point.value for point in announced)}"
             )
         return announced[0].value
+
+    def name_of(self, part: type[Part]) -> str:
+        """The name of a class: ours, that of the package which registers it, or `module:Class`."""
+        target = f"{part.__module__}:{part.__qualname__}"
+        ours = {row: name for name, (row, _) in self.rows.items()}
+        return ours.get(target) or next(
+            (name for name, points in self.announced().items() if points[0].value == target), target
+        )
 
     def __contains__(self, name: str) -> bool:
         """Whether the name is one of ours."""

@@ -9,6 +9,8 @@ from statewise.config.registry import Table
 if TYPE_CHECKING:
     from statewise.decoding.base import Decoder
 
+__all__ = ["DECODERS"]
+
 DECODERS: Table[Decoder] = Table(
     "decoder",
     "decoders",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -17,9 +18,18 @@ from statewise.data_types import Examples, LacksPower
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor, closing_symbol
 from statewise.evaluation.scoring import score_batch
+from statewise.runtime.json_files import TEXT, Shape, check, loads, one_of
 from statewise.tasks.base import Infill, Infilling, Task
 from statewise.tasks.batches import blocks, collate
+from statewise.tasks.own_files.lines import Problems, read_lines
 
+FILLS = "filling"
+"""Title of the files that `statewise fill` writes."""
+FILL: Shape = {
+    **dict.fromkeys(("prompt", "completion", "goal", "original"), TEXT),
+    "ended_by?": one_of("length", "model"),
+}
+"""A line of such a file: the fields of `Filled`."""
 REPEATED = 4
 """Length of the n-grams that count as repetitions within a middle."""
 
@@ -174,3 +184,23 @@ def _repeats(tokens: np.ndarray) -> tuple[int, int]:
     """(repeated n-grams of `REPEATED` tokens, all n-grams)."""
     runs = [tuple(tokens[start : start + REPEATED]) for start in range(len(tokens) - REPEATED + 1)]
     return len(runs) - len(set(runs)), len(runs)
+
+
+def read_fills(path: Path) -> list[Filled]:
+    """The lines of a file that `statewise fill` wrote. Raises `ValueError` with file and line for any other line."""
+    fills, problems = [], Problems(path)
+    for number, line in read_lines(path):
+        try:
+            row = loads(line)
+            if number == 1 and isinstance(row, dict) and row.get("title") == f"statewise {FILLS}":
+                continue
+            one = Filled(**check(row, FILL, str(path)))
+            "".join(vars(one).values()).encode()  # half of a surrogate pair is no text
+        except (ValueError, TypeError):  # TypeError: it has further keys
+            one = None
+        if one is None or not one.prompt:
+            problems.add(number, "not a line that `statewise fill` wrote")
+        else:
+            fills.append(one)
+    problems.raise_if_any()
+    return fills

@@ -1,4 +1,5 @@
-"""One training run or many: launching, dry runs, seeds, suites, clusters, decode speed.
+"""One training run or many: launching, dry runs, seeds, suites, clusters, and what is done with trained runs.
 
-Imports every room but `deploy` and `cli`.
+May import every room of models and data, and `reporting`; only `cli` imports it. Its Python face is
+`statewise` itself: `statewise.train`, `statewise.seeds`, `statewise.suite`, `statewise.compare`, `statewise.status`.
 """

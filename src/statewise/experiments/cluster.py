@@ -1,9 +1,9 @@
 """Runs commands as jobs of a Slurm cluster, by submitit: `--on slurm`.
 
-All jobs of a command are one job array. A job runs commands that can be given again, which continue what they find: so
-a time limit or preemption costs at most what came after the last checkpoint. What is asked about a job later is in
-files beside its log: which of its commands have succeeded (`.state.json`), and its number in the cluster
-(`.job.json`). Results that submitit pickles are never read.
+All jobs of a command are one job array. A job runs commands that continue an earlier attempt when they are run again:
+so a time limit or preemption costs at most what came after the last checkpoint. Two files beside the log of a job keep
+which of its commands have succeeded (`.state.json`), and its number in the cluster (`.job.json`). Results that submitit
+pickles are never read.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statewise.experiments.jobs import Job, last_line, read_state, write_state
+from statewise.experiments.jobs import Job, Show, last_line, read_state, show_nothing, write_state
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import TEXT, read_json
-from statewise.runtime.messages import say, to_install
+from statewise.runtime.messages import to_install
 
 SUBMITTED = "submitted"
-"""The folder of submitit's own files: scripts, pickled commands, logs."""
+"""Name of the folder of submitit's own files: scripts, pickled commands, logs."""
 POLL_SECONDS = 10.0
 SAVE_SECONDS = 120
 """Time between the warning of a time limit and the limit."""
 LAGGING_SECONDS = 60.0
-"""A job that is no longer in the queue has so long for its last files to be seen on a shared disk."""
+"""How long the last files of a job may take to appear on a shared disk after it has left the queue."""
 STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
 STOPPED |= {-getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)}
-"""Codes of a command that a signal has stopped: it can be continued."""
+"""Exit codes of a command that a signal has stopped, and that can be continued."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What each job asks of the cluster."""
+class SlurmOptions:
+    """Options of the jobs that are submitted to Slurm."""
 
     partition: str | None = None
     time: int = 60
@@ -62,7 +63,7 @@ def check_submission() -> None:
     _submitit()
     missing = [name for name in ("sbatch", "squeue", "srun") if shutil.which(name) is None]
     if missing:
-        raise ValueError(f"--on slurm: there is no {missing[0]} here; give the command where jobs are submitted")
+        raise ValueError(f"--on slurm: there is no {missing[0]} here: run the command where jobs are submitted")
 
 
 class Commands:
@@ -73,7 +74,7 @@ class Commands:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
-        """Runs what is left of the commands; returns the last one's code."""
+        """Runs the commands that have not succeeded yet; returns the exit code of the last one."""
         job = self.job
         done = read_state(job.log)[0]
         for name, command in job.commands.items():
@@ -95,8 +96,8 @@ class Commands:
         return 0
 
     def checkpoint(self) -> Any:
-        """Called by submitit before a time limit or preemption: lets the command save and end. Returns what is to be
-        run when the job is started again."""
+        """Lets the command save and end; submitit calls it before a time limit or preemption. Returns what to run when
+        the job is started again."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
@@ -115,29 +116,29 @@ def _queue_again() -> None:
             signal.raise_signal(getattr(signal, f"SIG{job.USR_SIG}"))
 
 
-def submit(jobs: Sequence[Job], asked: Settings, folder: Path, cluster: str = "slurm") -> list[Any]:
+def submit(jobs: Sequence[Job], options: SlurmOptions, folder: Path, cluster: str = "slurm") -> list[Any]:
     """Submits the jobs as one array; returns submitit's handles. `folder`: on a disk that all machines share; only its
     owner may write to it, since its pickled commands will be run."""
     submitit = _submitit()
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     executor = submitit.AutoExecutor(folder=folder.absolute(), cluster=cluster, slurm_max_num_timeout=10_000)
-    given = {
-        "slurm_partition": asked.partition,
-        "slurm_gpus_per_node": asked.gpus or None,
-        "slurm_cpus_per_task": asked.cpus,
-        "slurm_mem": f"{asked.memory}GB" if asked.memory else None,
-        "slurm_account": asked.account,
-        "slurm_qos": asked.qos,
-        "slurm_constraint": asked.constraint,
+    options_of_slurm = {
+        "slurm_partition": options.partition,
+        "slurm_gpus_per_node": options.gpus or None,
+        "slurm_cpus_per_task": options.cpus,
+        "slurm_mem": f"{options.memory}GB" if options.memory else None,
+        "slurm_account": options.account,
+        "slurm_qos": options.qos,
+        "slurm_constraint": options.constraint,
     }
     executor.update_parameters(
-        timeout_min=asked.time,
-        slurm_array_parallelism=asked.array,
+        timeout_min=options.time,
+        slurm_array_parallelism=options.array,
         slurm_job_name="statewise",
-        slurm_signal_delay_s=min(SAVE_SECONDS, 30 * asked.time),
+        slurm_signal_delay_s=min(SAVE_SECONDS, 30 * options.time),
         slurm_additional_parameters={"requeue": True},
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in options_of_slurm.items() if value is not None},
     )
     for job in jobs:
         job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -166,36 +167,38 @@ def queue(numbers: Sequence[str]) -> dict[str, str]:
         return {}
     arrays = sorted({name.partition("_")[0] for name in numbers})
     command = ["squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(arrays)}"]
-    asked = subprocess.run(command, capture_output=True, text=True)
-    if asked.returncode and "Invalid job id" not in asked.stderr:  # of jobs that ended long ago
-        raise OSError(f"squeue failed: {asked.stderr.strip()}")
-    found = dict(line.split(maxsplit=1) for line in asked.stdout.splitlines() if line.strip())
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode and "Invalid job id" not in answer.stderr:  # jobs that ended long ago
+        raise OSError(f"squeue failed: {answer.stderr.strip()}")
+    found = dict(line.split(maxsplit=1) for line in answer.stdout.splitlines() if line.strip())
     return {name: found[name].strip() for name in numbers if name in found}
 
 
 def run_jobs(
     jobs: Sequence[Job],
-    asked: Settings,
+    options: SlurmOptions,
     folder: Path,
     *,
     started: Callable[[Job], None],
     looked_at: Callable[[Job], None],
     ended: Callable[[Job, int], None],
+    show: Show = show_nothing,
 ) -> int | None:
-    """As `cli.jobs.run_jobs`, on the cluster; but `started` is called when a job is submitted, and signals only end the
-    waiting. Jobs that are in the queue already are not submitted again, only waited for. Returns None at once, without
-    calling back further, if `asked.detach`."""
+    """Like `statewise.experiments.jobs.run_jobs`, but on the cluster: `started` is called when a job is submitted, and
+    signals only end the waiting. Jobs that are in the queue already are not submitted again, only waited for. Returns
+    None at once, without calling back further, if `options.detach`. `show`: gets the numbers of submitted jobs, and
+    why the cluster does not answer."""
     known = {job.name: found for job in jobs if (found := number(job.log)) is not None}
     waiting = queue(list(known.values()))
     new = [job for job in jobs if known.get(job.name) not in waiting]
     if new:
-        handles = submit(new, asked, folder)
+        handles = submit(new, options, folder)
         known |= {job.name: handle.job_id for job, handle in zip(new, handles)}
         array = handles[0].job_id.partition("_")[0]
-        say(f"submitted {len(new)} jobs as {array}; to stop them: scancel {array}", flush=True)
+        show(f"submitted {len(new)} jobs as {array}; to stop them: scancel {array}")
     for job in new:
         started(job)
-    if asked.detach:
+    if options.detach:
         return None
     with _noting_signals() as received:
         left = {job.name: job for job in jobs}
@@ -204,8 +207,8 @@ def run_jobs(
             _sleep(POLL_SECONDS, received)
             try:
                 running = queue([known[name] for name in left])
-            except OSError as error:  # a cluster may be busy; the jobs go on
-                say(error, flush=True)
+            except OSError as error:  # the cluster may be busy; its jobs continue
+                show(str(error))
                 continue
             for name, job in list(left.items()):
                 looked_at(job)
@@ -227,10 +230,10 @@ def run_jobs(
 
 @contextlib.contextmanager
 def _noting_signals() -> Iterator[list[int]]:
+    """The signals that have come so far. Python handles signals only in the main thread."""
     received = list[int]()
-    before = {
-        number: signal.signal(number, lambda n, _: received.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    noted = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in noted}
     try:
         yield received
     finally:

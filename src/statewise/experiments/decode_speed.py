@@ -1,14 +1,17 @@
 """How fast a model decodes, and how much memory that takes.
 
-Measured in a process of its own, so that nothing else has widened its memory before.
+Each measurement has a process of its own, whose memory nothing else has increased before.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from statewise.runtime.system import end_with, peak_memory
@@ -16,16 +19,16 @@ from statewise.runtime.system import end_with, peak_memory
 
 @dataclass(frozen=True)
 class Speed:
-    """What decoding took."""
+    """Time and memory of decoding."""
 
     prefill_seconds: float
-    """Reading the prompts."""
+    """Seconds of reading the prompts."""
     decode_seconds: float
-    """All further tokens, one at a time."""
+    """Seconds of all further tokens, one at a time."""
     tokens_per_second: float
-    """New tokens of all rows over both."""
+    """New tokens of all rows, divided by the seconds of decoding."""
     megabytes: float | None
-    """Peak memory: of the GPU, or of the process; None where the system does not tell."""
+    """Peak memory of the GPU, or of the process; None where the system does not report it."""
     device: str
     """`cpu`, `cuda`, or another accelerator."""
 
@@ -104,3 +107,65 @@ def in_own_process(*arguments: Any) -> Speed:
                 "the process that measured was killed, probably for lack of memory: set --batch, --prefill or --decode "
                 "lower"
             ) from None
+
+
+@dataclass(frozen=True)
+class SpeedsOfModels:
+    """Medians over several measurements, beside those of the standard variant of the backbone, if it has one."""
+
+    batch: int
+    prefill: int
+    """Tokens of a prompt."""
+    decode: int
+    """New tokens of a row."""
+    device: str
+    models: dict[str, dict[str, float | None]]
+    """The fields of `Speed` but the device, by model: `this model`, and `standard`."""
+
+
+def speeds_of_run(
+    run: str | Path,
+    *,
+    batch: int = 16,
+    prefill: int | None = None,
+    decode: int | None = None,
+    rounds: int = 3,
+    device: str = "auto",
+) -> SpeedsOfModels:
+    """Measures `decode_speed` of a run `rounds` times. `prefill` is by default a quarter of the context, and `decode`
+    the rest of it. Raises `ValueError` if the context does not hold both."""
+    from statewise.backbones.baseline import HasStandard
+    from statewise.model.loading import model_of_run
+    from statewise.run import Run
+
+    opened = Run.open(Path(run))
+    recipe: dict[str, Any] = dict(opened.recipe())
+    model = model_of_run(opened)
+    context, config = model.task.context, model.recipe.backbone.config
+    prefill = prefill or max(1, context // 4)
+    if decode is None and prefill >= context:
+        raise ValueError(
+            f"a prompt of {prefill} tokens leaves nothing of the context of {context} to decode: set --prefill lower"
+        )
+    decode = decode or context - prefill
+    recipes = {"this model": recipe}
+    standard: Any = config.standard() if isinstance(config, HasStandard) else None
+    if standard is not None:
+        recipes["standard"] = {**recipe, "backbone": {**recipe["backbone"], **dataclasses.asdict(standard)}}
+    files, environment = opened.task_files(), opened.environment()
+    how = device, environment["precision"], environment["threads"]
+    measured = {
+        name: [in_own_process(one, files, batch, prefill, decode, *how) for _ in range(rounds)]
+        for name, one in recipes.items()
+    }
+    fields = [field.name for field in dataclasses.fields(Speed) if field.name != "device"]
+    medians = {
+        name: {field: _median([getattr(one, field) for one in speeds]) for field in fields}
+        for name, speeds in measured.items()
+    }
+    return SpeedsOfModels(batch, prefill, decode, measured["this model"][0].device, medians)
+
+
+def _median(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""What drafting gains: the speed of a trained model by draft length, and the share of drafts accepted by place."""
+"""The speed of a trained model by draft length, and the share of its drafts that are accepted at each place."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from statewise.runtime.messages import short
 
 @dataclass
 class DraftSpeed:
-    """What decoding some prompts took, apart from reading them."""
+    """Counts and seconds of decoding some prompts, without those of reading the prompts."""
 
     tokens: int = 0
-    """Without each completion's first, which reading the prompt gives."""
+    """New tokens without each completion's first, which reading the prompt gives."""
     seconds: float = 0.0
     cycles: int = 0
-    """Cycles of all rows, without those in which nothing could be drafted because of the limit."""
+    """Cycles of all rows, without those in which the limit left nothing to draft."""
     offered: list[int] = field(default_factory=list)
-    """By place: drafted tokens before which all were accepted."""
+    """Number of drafted tokens at each place of a draft before which all were accepted."""
     accepted: list[int] = field(default_factory=list)
-    """By place: drafted tokens accepted."""
+    """Number of accepted tokens at each place of a draft."""
 
     def add(self, decoder: Decoder, predictor: Predictor, request: Request) -> None:
         """Decodes a request."""
@@ -117,7 +117,7 @@ def _prompts(model: Model, count: int, prefill: int | None, decode: int | None) 
 def _speeds(
     model: Model, decoders: dict[str, Decoder], prompts: list[np.ndarray], batch: int, decode: int | None
 ) -> dict[str, dict[str, Any]]:
-    """Of each decoder, all on the same batches, one after another."""
+    """`DraftSpeed.summary` of each decoder, all on the same batches, one after another."""
     task, speeds = model.task, {name: DraftSpeed() for name in decoders}
     with model.asking() as predictor:
         for decoder in decoders.values():  # the first pass of each shape is slow
@@ -138,8 +138,8 @@ def _speeds(
 def two_pass_speeds(
     model: Model, lengths: Sequence[int | str], *, rounds: int, prefill: int | None, decode: int | None, **fields: Any
 ) -> dict[str, dict[str, Any]]:
-    """As `draft_speeds`, without a cache and with two passes per cycle (`TwoPass`), one prompt at a time; `plain`: one
-    pass per token, without a cache. `auto` and 0 are left out."""
+    """Like `draft_speeds`, but without a cache and with two passes per cycle (`TwoPass`), one prompt at a time;
+    `plain`: one pass per token, without a cache. `auto` and 0 are left out."""
     decoders = {"plain": _two_pass(0, fields)}
     decoders |= {str(one): _two_pass(one, fields) for one in lengths if isinstance(one, int) and one}
     return _speeds(model, decoders, _prompts(model, rounds, prefill, decode), 1, decode)
@@ -147,21 +147,3 @@ def two_pass_speeds(
 
 def _two_pass(draft: int, fields: dict[str, Any]) -> Decoder:
     return TwoPass(SpeculativeConfig(draft=draft, **fields))
-
-
-def draft_table(speeds: dict[str, dict[str, Any]]) -> str:
-    """The result of `draft_speeds` as text."""
-    from statewise.reporting.tables import text_table
-
-    plain = speeds["plain"]["tokens_per_second"]
-    rows = [
-        [
-            name,
-            f"{one['tokens_per_second']:,.0f}",
-            f"{one['tokens_per_second'] / plain:.2f}",
-            "" if name in ("plain", "0") else f"{one['accepted_per_cycle']:.2f}",
-            " ".join(f"{share:.2f}" for share in one["accepted_by_place"]),
-        ]
-        for name, one in speeds.items()
-    ]
-    return text_table(["draft", "tokens/s", "times plain", "accepted per cycle", "by place"], rows, left=(0, 4))

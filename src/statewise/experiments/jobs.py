@@ -1,6 +1,6 @@
 """Runs commands as processes of this machine, several at a time.
 
-What is to be run, and where results are, is the business of the caller: `seeds` and `suite`.
+`seeds` and `suite` say which commands, and where their results are.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import TEXT, Shape, read_json
+from statewise.runtime.messages import say
 from statewise.runtime.system import cores, ended_with_parent, kill_group
 
 POLL_SECONDS = 0.2
@@ -26,7 +28,18 @@ HANDLED |= {
     for name in ("SIGHUP", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 }
-"""Signals that stop all jobs, and what is passed on."""
+"""Signals that stop all jobs, each with the signal that is passed on to them."""
+Show = Callable[[str], None]
+"""Receives each line about the progress of several runs."""
+
+
+def show_nothing(line: str) -> None:
+    """Ignores the line."""
+
+
+def show_line(line: str) -> None:
+    """Prints the line at once."""
+    say(line, flush=True)
 
 
 @dataclass(frozen=True)
@@ -37,17 +50,37 @@ class Job:
     commands: Mapping[str, Sequence[str]]
     """Command lines, by the names under which they are stored once they have succeeded."""
     log: Path
-    """Where their output is appended. The `.state.json` beside it says which have succeeded, and why one failed."""
+    """File to which their output is appended. The `.state.json` beside it holds which have succeeded, and why one
+    failed."""
     done: Sequence[str] = ()
     """Names of commands that had succeeded before these."""
 
 
+@dataclass(frozen=True)
+class RunsOutcome:
+    """How several runs have ended."""
+
+    folder: Path
+    """The folder that holds all of them."""
+    failed: list[str]
+    """Names of the runs that failed: seeds, or `RECIPE/OBJECTIVE-BACKBONE seed N` in a suite."""
+    signal: int | None = None
+    """The signal that ended the runs, or the waiting for jobs of a cluster."""
+    in_cluster: bool = False
+    """Whether this process no longer waits for jobs that it has submitted to a cluster."""
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command: 128 and the signal, 1 if a run failed, otherwise 0."""
+        return 128 + self.signal if self.signal is not None else int(bool(self.failed))
+
+
 STATE: Shape = {"done": [TEXT], "failed": TEXT}
-"""Of a run: which of its commands have succeeded, and why another failed."""
+"""State of a run: which of its commands have succeeded, and why another failed."""
 
 
 def read_state(log: Path) -> tuple[list[str], str]:
-    """Which commands with this log have succeeded, and why the next failed; empty if it has not."""
+    """The commands with this log that have succeeded, and why the next one failed; an empty text if it has not."""
     path = log.with_suffix(".state.json")
     if not path.exists():
         return [], ""
@@ -66,7 +99,7 @@ def statewise(*words: str) -> list[str]:
 
 
 def threads_of_jobs(at_once: int) -> int:
-    """Threads of each of the jobs that run `at_once`: those that the environment names, or its share of the cores."""
+    """Number of threads of each job if so many run `at_once`: OMP_NUM_THREADS, or its share of the cores."""
     named = os.environ.get("OMP_NUM_THREADS", "")
     return int(named) if named.isascii() and named.isdigit() and int(named) else max(1, cores() // at_once)
 
@@ -80,21 +113,22 @@ def run_jobs(
     ended: Callable[[Job, int], None],
 ) -> int | None:
     """Runs the jobs in order, `at_once` at a time, stores their states, and calls back: `started`; `looked_at` every
-    now and then while one runs, and once after its last command; `ended` with the code of its last command.
+    now and then while one runs, and once after its last command; `ended` with the code of its last command. Handles
+    signals only in the main thread, where Python allows it.
 
     SIGINT and SIGTERM are passed on to the processes that run, and no others are started; SIGHUP, which a closed
     terminal sends, and SIGUSR1 and SIGUSR2, by which schedulers warn, are passed on as SIGTERM. Returns the signal that
-    was passed on, after all have ended; None: there was none. `ended` is not called for jobs that a signal stopped. If
-    anything raises, such as a callback, the processes are terminated and waited for first. If this process is killed,
-    Linux ends them with SIGTERM; elsewhere they go on.
+    was passed on, after all have ended; None if no signal came. `ended` is not called for jobs that a signal stopped.
+    If anything raises, such as a callback, the processes are terminated and waited for first. If this process is
+    killed, Linux ends them with SIGTERM; on other systems they continue.
     """
     waiting, received = list(jobs), list[int]()
     running: list[tuple[Job, subprocess.Popen[bytes], list[str]]] = []
-    # What is ignored, as SIGHUP under nohup, stays so.
+    # A signal that is ignored, as SIGHUP under nohup, stays ignored.
     before = {
         number: signal.signal(number, lambda n, _: received.append(HANDLED[n]))
         for number in HANDLED
-        if signal.getsignal(number) is not signal.SIG_IGN
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(number) is not signal.SIG_IGN
     }
     environment = dict(os.environ)
     if at_once > 1:
@@ -125,7 +159,7 @@ def run_jobs(
                 for _, process, _ in running:
                     process.send_signal(received[0])
                 forwarded = True
-            if received.count(int(signal.SIGINT)) > 1:  # no scheduler sends it: somebody will not wait any longer
+            if received.count(int(signal.SIGINT)) > 1:  # no scheduler sends it twice: a person does not want to wait
                 for _, process, _ in running:
                     kill_group(process)
             time.sleep(POLL_SECONDS)

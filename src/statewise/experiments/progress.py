@@ -35,7 +35,7 @@ NOT_A_METRIC = {
 }
 
 PACE_SECONDS = 30.0
-"""The pace is measured over the last seconds."""
+"""The pace is measured over so many last seconds."""
 
 
 def metric_texts(record: Record) -> list[str]:
@@ -61,7 +61,7 @@ def pace_texts(record: Record) -> list[str]:
 
 
 def total_steps(run: Run, recipe: Mapping[str, Any]) -> int:
-    """Steps of a whole run: of its environment, which resolves token budgets, or of its recipe."""
+    """Number of steps of a whole run, from its environment, which resolves token budgets, or from its recipe."""
     trainer: dict[str, Any] = {**declared_defaults("trainer", ""), **(recipe.get("trainer") or {})}
     return int(run.environment().get("steps", trainer["steps"]))
 
@@ -106,7 +106,7 @@ class Texts:
 
 class _Safe(Console):
     """Prints text as `messages.say` does: literally, without markup, and on a terminal without control characters of
-    others. Goes on without a word when the reader of its output, such as `head`, has left."""
+    others. Goes on in silence when the reader of its output, such as `head`, has ended."""
 
     def __init__(self, *, stderr: bool) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -127,7 +127,7 @@ class _Safe(Console):
                 self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """In place of an end of the process, which would lose the training."""
+        """Goes on in silence: to end the process, as rich does, would lose the training."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
@@ -157,7 +157,7 @@ class Display:
 
     @property
     def listener(self) -> Listener:
-        """What training must tell it."""
+        """The callbacks through which training updates the display."""
         from statewise.experiments.launch import Listener
 
         return Listener(
@@ -180,7 +180,7 @@ class Display:
         """Prints objective, task, folder and device."""
         self.steps = total_steps(run, recipe.as_dict())
         train = [record for record in run.metrics() if record["kind"] == "train"]
-        # Where the clock of the records stands: a checkpoint may be some steps further.
+        # The clock of the records: the checkpoint may be some steps further.
         self.started = (train[-1]["step"], train[-1].get("seconds", 0.0)) if train else (step, 0.0)
         machine = run.environment()
         self._say(
@@ -191,7 +191,7 @@ class Display:
         )
         if self.console.is_terminal:
             self.recent.append((step, time.monotonic()))
-            # Not to be left behind: what ends is said in lines of their own.
+            # Transient: the records are printed as lines of their own, so the bar need not stay.
             self.live = Live(get_renderable=self._now, console=self.console, refresh_per_second=4, transient=True)
             self.live.start()
 
@@ -268,7 +268,7 @@ class Count:
             self.live = None
 
     def stage(self, what: str, total: int | None) -> None:
-        """Begins a stage of `total` things, if that is known."""
+        """Begins a stage of `total` things; None: their number is not known."""
         self._stop()
         self.what, self.total, self.done, self.shown = what, total or 0, 0, 0
         if self.console.is_terminal:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shlex
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ import yaml
 
 from statewise.config.recipe import Recipe
 from statewise.experiments import cluster
-from statewise.experiments.jobs import Job, read_state, run_jobs, statewise
+from statewise.experiments.jobs import Job, RunsOutcome, Show, read_state, run_jobs, show_line, show_nothing, statewise
 from statewise.experiments.progress import Display, record_line, total_steps
 from statewise.run import FILES as RUN_FILES
 from statewise.run import METRICS, Run
@@ -28,7 +26,7 @@ from statewise.runtime import overwriting
 from statewise.runtime.bounds import LARGEST
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import COUNT, read_json
-from statewise.runtime.messages import cut, say, short
+from statewise.runtime.messages import cut, short
 from statewise.runtime.yaml_files import read_yaml
 
 FILES = (
@@ -50,15 +48,15 @@ SIGNS = {
     "seeds.json": lambda path: bool(read_json(path, {"seeds": [COUNT]})),
     **{f"seed-*/{name}": sign for name, sign in RUN_SIGNS.items()},
 }
-"""How it is recognised."""
+"""How such a directory is recognised."""
 
 MOST = 10_000
-"""Runs in one directory."""
+"""The largest number of runs in one directory."""
 
 
 def parse(text: str, source: str = "--seeds") -> list[int]:
-    """`1-5` or `1,2,7-9` as numbers. Raises `ValueError`, which begins with `source`, for anything else, and for more
-    than `MOST`."""
+    """The seeds that a text such as `1-5` or `1,2,7-9` names. Raises `ValueError`, which begins with `source`, for any
+    other text, and for more than `MOST` seeds."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip())
@@ -79,17 +77,25 @@ def is_group(folder: Path) -> bool:
 
 
 def is_begun(folder: Path) -> bool:
-    """Whether `folder` holds at most what is written before it `is_group`: the process that began it was killed."""
+    """Whether the process that creates a group in `folder` was killed before `seeds.json` was written."""
     return (
         folder.is_dir() and not is_group(folder) and not overwriting.strangers(folder, ("recipe.yaml", "seeds.json"), 1)
     )
 
 
 def train(
-    recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: bool, asked: cluster.Settings | None = None
-) -> int:
-    """Trains all seeds, `jobs` at a time, or on a cluster as `asked`. Raises `FileExistsError` if something is there
-    already, other than what a killed process of the same recipe began."""
+    recipe: Recipe,
+    folder: Path,
+    seeds: list[int],
+    *,
+    jobs: int = 1,
+    overwrite: bool = False,
+    slurm: cluster.SlurmOptions | None = None,
+    progress: bool = False,
+) -> RunsOutcome:
+    """Trains one run of the recipe for each seed, `jobs` at a time, or all on a Slurm cluster with the options `slurm`.
+    `progress`: prints notes on the data, and evaluations as they come. Raises `FileExistsError` if `folder` holds
+    anything but what a killed process of the same recipe began."""
     with overwriting.claimed(folder):
         overwriting.put_back(folder, FILES, lambda: is_group(folder))
         begun = is_begun(folder) and not has_other_recipe(folder, recipe)
@@ -98,13 +104,15 @@ def train(
         from statewise.experiments.launch import Listener, check
 
         with Display() as display:  # before old runs are deleted
-            check(recipe, Listener(note=display.note, baselines=display.baselines), here=asked is None)
+            listener = Listener(note=display.note, baselines=display.baselines) if progress else None
+            check(recipe, listener, here=slurm is None)
         with contextlib.ExitStack() as stack:
             for old in sorted(folder.glob("seed-*/")):
                 stack.enter_context(Run(old).lock())
         with overwriting.replacing(folder, FILES, there=folder.exists() and not begun):
             write_group(folder, recipe, seeds)
-    return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.as_dict(), asked)
+    commands = {seed: _new(folder, seed) for seed in seeds}
+    return _run_all(folder, commands, recipe.as_dict(), jobs, slurm, show_line if progress else show_nothing)
 
 
 def _as_yaml(recipe: Recipe) -> bytes:
@@ -112,13 +120,13 @@ def _as_yaml(recipe: Recipe) -> bytes:
 
 
 def has_other_recipe(folder: Path, recipe: Recipe) -> bool:
-    """Whether `folder` has the recipe of a group, another than this one."""
+    """Whether `folder` holds seeds of a different recipe."""
     path = folder / "recipe.yaml"
     return path.exists() and path.read_bytes() != _as_yaml(recipe)
 
 
 def write_group(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
-    """Writes what the runs of a group are; `seeds.json` last, by which it `is_group`."""
+    """Writes the recipe and the seeds of a group; `seeds.json`, by which `is_group` recognises it, comes last."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "recipe.yaml", _as_yaml(recipe))
     write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
@@ -134,8 +142,28 @@ def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
         raise ValueError(f"{folder} holds runs of other seeds: choose another --out")
 
 
-def resume(folder: Path, jobs: int, asked: cluster.Settings | None = None) -> int:
-    """Continues the seeds that are not complete, `jobs` at a time, or on a cluster as `asked`."""
+def train_or_resume(
+    recipe: Recipe,
+    folder: Path,
+    seeds: list[int],
+    *,
+    jobs: int = 1,
+    slurm: cluster.SlurmOptions | None = None,
+    progress: bool = False,
+) -> RunsOutcome | None:
+    """Resumes the group in `folder` if it holds these seeds of this recipe, otherwise trains a new one there. None if
+    all its runs are complete. Raises `ValueError` for a group of another recipe or of other seeds."""
+    if not is_group(folder):
+        return train(recipe, folder, seeds, jobs=jobs, slurm=slurm, progress=progress)
+    check_same(folder, recipe, seeds)
+    return resume(folder, jobs=jobs, slurm=slurm, progress=progress)
+
+
+def resume(
+    folder: Path, *, jobs: int = 1, slurm: cluster.SlurmOptions | None = None, progress: bool = False
+) -> RunsOutcome | None:
+    """Continues the runs of a group that are not complete; the options are those of `train`. None if all are
+    complete."""
     from statewise.model.building import read_recipe
 
     seeds = seeds_of(folder)
@@ -146,9 +174,8 @@ def resume(folder: Path, jobs: int, asked: cluster.Settings | None = None) -> in
         if not run.exists() or not run.complete():
             commands[seed] = statewise("train", "--resume", str(run.folder)) if run.exists() else _new(folder, seed)
     if not commands:
-        say(f"{folder} is complete: nothing to resume")
-        return 0
-    return _run_all(folder, commands, jobs, recipe, asked)
+        return None
+    return _run_all(folder, commands, recipe, jobs, slurm, show_line if progress else show_nothing)
 
 
 def _new(folder: Path, seed: int) -> list[str]:
@@ -165,74 +192,71 @@ def _new(folder: Path, seed: int) -> list[str]:
 
 
 def _run_all(
-    folder: Path, commands: dict[int, list[str]], jobs: int, recipe: dict[str, Any], asked: cluster.Settings | None
-) -> int:
-    """Runs the commands and prints their records as they come."""
+    folder: Path,
+    commands: dict[int, list[str]],
+    recipe: dict[str, Any],
+    jobs: int,
+    slurm: cluster.SlurmOptions | None,
+    show: Show,
+) -> RunsOutcome:
+    """Runs the command of each seed, and shows new records of the runs."""
     shown = {seed: Shown.of(Run(folder / f"seed-{seed}")) for seed in commands}
-    failed = list[int]()
-    begun = "submitted" if asked else "started"
+    failed = list[str]()
+    begun = "submitted" if slurm else "started"
 
     def started(job: Job) -> None:
-        say(f"seed {job.name:>3} | {begun}; its output is in {job.log}", flush=True)
+        show(f"seed {job.name:>3} | {begun}; its output is in {job.log}")
 
     def looked_at(job: Job) -> None:
-        shown[int(job.name)].go_on(int(job.name), recipe)
+        for line in shown[int(job.name)].new_lines(recipe):
+            show(f"seed {job.name:>3} | {line}")
 
     def ended(job: Job, code: int) -> None:
         if code:
-            failed.append(int(job.name))
-            say(f"seed {job.name:>3} | failed with {read_state(job.log)[1]}", flush=True)
+            failed.append(job.name)
+            show(f"seed {job.name:>3} | failed with {read_state(job.log)[1]}")
 
     each = [Job(str(seed), {"train": command}, folder / f"seed-{seed}.log") for seed, command in commands.items()]
     run = partial(run_jobs, at_once=jobs)
-    if asked is not None:
-        run = partial(cluster.run_jobs, asked=asked, folder=folder / cluster.SUBMITTED)
+    if slurm is not None:
+        run = partial(cluster.run_jobs, options=slurm, folder=folder / cluster.SUBMITTED, show=show)
     received = run(each, started=started, looked_at=looked_at, ended=ended)
-    if asked is not None and (asked.detach or received is not None):
-        say(f"the jobs go on: statewise status {shlex.quote(str(folder))}", file=sys.stderr)
-        return 0 if received is None else 128 + received
-    if received is not None:
-        say(f"stopped and saved; continue with: statewise train --resume {shlex.quote(str(folder))}", file=sys.stderr)
-        return 128 + received
-    if failed:
-        again = f"statewise train --resume {shlex.quote(str(folder))}"
-        say(f"failed: seeds {failed}; continue with: {again}", file=sys.stderr)
-    return 1 if failed else 0
+    in_cluster = slurm is not None and (slurm.detach or received is not None)
+    return RunsOutcome(folder, failed, received, in_cluster)
 
 
 @dataclass
 class Shown:
-    """How far the records of a run have been printed."""
+    """How far the records of a run have been shown."""
 
     run: Run
     lines: list[bytes]
     stamp: tuple[int, int] | None = None
-    """Size and time of change of the file when it was last read: it is looked at several times a second."""
+    """Size and time of change of the file when it was last read, so that it is not read several times a second."""
 
     @classmethod
     def of(cls, run: Run) -> Shown:
-        """As if all records that there are had been printed."""
+        """A run whose records so far count as shown."""
         return cls(run, run.lines())
 
-    def go_on(self, seed: int, recipe: dict[str, Any]) -> None:
-        """Prints evaluation and end records that are new, also those of steps that are trained again."""
+    def new_lines(self, recipe: dict[str, Any]) -> list[str]:
+        """Texts of new evaluation and end records, also those of steps that are trained again."""
         path = self.run.folder / METRICS
         state = path.stat() if path.exists() else None
         stamp = None if state is None else (state.st_size, state.st_mtime_ns)
         if stamp == self.stamp:
-            return
+            return []
         lines, before = self.run.lines(), self.lines
         shorter = min(len(before), len(lines))
         same = next((place for place, pair in enumerate(zip(before, lines)) if pair[0] != pair[1]), shorter)
-        for record in self.run.records(lines, same):
-            if record["kind"] != "train":
-                say(f"seed {seed:>3} | {record_line(record, total_steps(self.run, recipe))}", flush=True)
+        records = [record for record in self.run.records(lines, same) if record["kind"] != "train"]
+        texts = [record_line(record, total_steps(self.run, recipe)) for record in records]
         self.lines, self.stamp = lines, stamp
+        return texts
 
 
 def is_beside_run(path: Path) -> bool:
-    """Whether this is a file that a group has beside the run of a seed, its log or state, which the pattern
-    GROUP/seed-* names, too."""
+    """Whether this is the log or the state of a seed's run: files beside it, which GROUP/seed-* matches too."""
     return path.suffix in (".log", ".json") and path.is_file() and Run(path.with_name(path.name.split(".")[0])).exists()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.analysis.base import Analysis, Findings
+from statewise.analysis import ANALYSES
+from statewise.analysis.base import Analysis, Findings, Origin, report_name
 from statewise.analysis.beliefs.beliefs import Beliefs, Positions, Side, beliefs
 from statewise.config.recipe import Recipe
 from statewise.data_types import Batch, Completion, Evaluation, Examples, Hidden
@@ -213,15 +215,29 @@ class Model:
 
     def analyze(self, analysis: str | Analysis, **fields: Any) -> Findings:
         """What an analysis finds in this model: `analyze("effective-rank", positions=50)`. `fields` are those of the
-        named analysis, as of the command. Raises `ValueError` for unknown names, fields and values, and if the analysis
-        does not suit the model or its task."""
+        named analysis, as of the command. `Findings.save` writes them as the command does. Raises `ValueError` for
+        unknown names, fields and values, and if the analysis does not suit the model or its task."""
+        name = analysis if isinstance(analysis, str) else ANALYSES.name_of(type(analysis))
         if isinstance(analysis, str):
             analysis = make_analysis(analysis, **fields)
         elif fields:
             raise ValueError(f"{next(iter(fields))} is a field of an analysis by name: this one is made already")
         step, patched = self.checkpoint.step if self.checkpoint else None, self._patches > 0
         with self.asking():
-            return analysis.analyze(subject(self.recipe, self.task, self.objective, step, self.run, patched=patched))
+            findings = analysis.analyze(
+                subject(self.recipe, self.task, self.objective, step, self.run, patched=patched)
+            )
+        return replace(findings, origin=self._origin(name, analysis.config))
+
+    def _origin(self, analysis: str, config: Any) -> Origin:
+        """What an analysis of this model is named, and what its report holds besides the findings."""
+        name, title = report_name(analysis, config), analysis
+        facts: dict[str, Any] = {"settings": asdict(config)}
+        if self.run is not None and self.checkpoint is not None:
+            step = self.checkpoint.step
+            title, facts = f"{self.run.folder}, step {step}, {analysis}", {"checkpoint": step, **facts}
+            name += f"-checkpoint-{step}" if self.run.best_step() not in (None, step) else ""
+        return Origin(name, title, facts)
 
     def embed(
         self,
@@ -235,8 +251,8 @@ class Model:
         """Belief vectors of the sequences of a file in the task's format, or of `prompts`, one a line.
 
         Which of them `positions`, `of` and `layer` say: see `statewise.analysis.beliefs.beliefs.beliefs`. Sequences
-        that the task does not take are in `left_out`. Raises `ValueError` for lines that cannot be read, and if the
-        model lacks such beliefs.
+        that the task does not take are in `left_out`. `Beliefs.save` writes what the command writes. Raises
+        `ValueError` for lines that cannot be read, and if the model lacks such beliefs.
         """
         if not isinstance(data, (str, Path)):
             raise TypeError(
@@ -249,4 +265,9 @@ class Model:
             read = self.task.read_numbered(Path(data))
         with self.asking():
             found = beliefs(snapshot(self.objective), read.examples, positions, of, layer)
-        return replace(found, sequences=read.sequences, left_out=read.left_out)
+        origin: dict[str, Any] = {}
+        if self.run is not None and self.checkpoint is not None:
+            origin = {"run": str(self.run.folder.resolve()), "checkpoint": self.checkpoint.step}
+        origin |= {"input": str(data), "input_sha256": hashlib.sha256(Path(data).read_bytes()).hexdigest()}
+        origin |= {"prompts": prompts, "positions": positions, "of": of}
+        return replace(found, sequences=read.sequences, left_out=read.left_out, origin=origin)

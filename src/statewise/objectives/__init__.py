@@ -9,6 +9,8 @@ from statewise.config.registry import Table
 if TYPE_CHECKING:
     from statewise.objectives.base import Objective
 
+__all__ = ["OBJECTIVES"]
+
 OBJECTIVES: Table[Objective] = Table(
     "objective",
     "objectives",

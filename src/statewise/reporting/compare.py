@@ -11,11 +11,8 @@ from typing import Any
 
 from statewise.data_types import Headline
 from statewise.reporting.comparison import Comparison, Group
-from statewise.reporting.data_of_runs import PATHS, differing
-from statewise.reporting.matching import Match, match
-from statewise.reporting.members import Member, alike
-from statewise.reporting.recipes_of_runs import Defaults, canonical, identity, no_defaults
-from statewise.reporting.statistics import Claim, equivalence, summarise, welch
+from statewise.reporting.members import PATHS, Defaults, Member, alike, canonical, differing, identity, no_defaults
+from statewise.reporting.statistics import Claim, Match, equivalence, match, summarise, welch
 from statewise.reporting.words import objective_words, setting_words
 
 PER_TOKEN = ("loss", "perplexity", "token_accuracy")
@@ -41,8 +38,8 @@ def compare(
     `better`, one of the runs: tests whether its group has a better headline metric than each other group.
     `margin`: tests every pair of groups for equality within it.
     `relative`: shows curves of analyses as differences from the first group.
-    `defaults`: of fields that recipes may lack, which were written before there were these fields.
-    `seeds_left_out`: by folder seeds that are not among `folders`, for the notes.
+    `defaults`: of fields that older recipes lack.
+    `seeds_left_out`: seeds that are not among `folders`, by the folder of their group, for the notes.
     """
     if relative and metrics == "evaluation":
         raise ValueError("--relative applies to the curves of analyses: set --metrics all too")
@@ -80,7 +77,7 @@ def compare(
             if found:
                 raise ValueError(
                     f"{same[0].folder} and {member.folder} are of the same recipe, but their {' and '.join(found)} "
-                    "differ, so that they are no seeds of one experiment: compare them separately"
+                    "differ, so they are not seeds of one experiment: compare them separately"
                 )
     firsts = [same[0] for same in grouped.values()]
     differences = _differences(firsts)
@@ -189,7 +186,7 @@ def _claims(groups: list[Group], headline: Headline, better: Path | None, margin
             if any(member.folder.resolve() == better.resolve() for member in group.members)
         ]
         if not places:
-            raise ValueError(f"{better} is none of the runs being compared")
+            raise ValueError(f"{better} is not one of the runs being compared")
         if len(groups) < 2:
             raise ValueError(f"there is no other group to compare {better} with: these runs differ only in the seed")
         (one,) = places
@@ -208,8 +205,8 @@ def _claims(groups: list[Group], headline: Headline, better: Path | None, margin
 
 
 def _matches(groups: Sequence[Group], headline: Headline, differences: Mapping[str, Any]) -> list[Match]:
-    """What each group needs to match the first, and the first to match it, by held-out loss; none if this is not the
-    headline, was taken on different examples, or if runs do not say their tokens."""
+    """The tokens that each group needs to match the held-out loss of the first, and the first to match it; empty if the
+    loss is not the headline metric or was taken on different examples, or if runs do not record their tokens."""
     if headline.metric != "loss" or "trainer.evaluate_num" in differences:
         return []
     curves = [
@@ -232,7 +229,7 @@ def _differences(firsts: list[Member]) -> dict[str, list[Any]]:
 
 
 def _unlike_data(firsts: Sequence[Member], differences: Mapping[str, Any]) -> list[str]:
-    """What tells the data of groups apart: `data` or `tokenizer`, and fields of the task."""
+    """In what the data of groups differ: `data` or `tokenizer`, and fields of the task."""
     found = list(dict.fromkeys(key for member in firsts for key in differing(firsts[0].data, member.data)))
     known = all("data" in member.data for member in firsts) and not found
     return found + [key for key in differences if key.startswith("task.") and not (known and key in PATHS)]

@@ -1,18 +1,17 @@
-"""A comparison of runs: groups, confidence intervals and tests, as tables and as data."""
+"""A comparison of runs: groups, confidence intervals and tests, as tables, as data, and in one sentence."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from statewise.data_types import DETAILS, Headline
 from statewise.reporting.figures import Look, looks
-from statewise.reporting.finding import Ranked, finding
-from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
-from statewise.reporting.statistics import Claim, Summary, out_of
+from statewise.reporting.statistics import Claim, Match, Summary, out_of, significantly_different, welch
 from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, markdown_text, number, spread
 from statewise.runtime.json_files import printable
 
@@ -49,15 +48,17 @@ class Comparison:
     relative: bool = False
     """Whether curves of analyses are shown as differences from the first group."""
     matches: list[Match] = field(default_factory=list)
-    """The tokens that groups need to match the first, and the first to match them; empty where this is not known."""
+    """The tokens that each group needs to match the first, and the first to match it; empty if they are unknown."""
     left_out: list[str] = field(default_factory=list)
     """Other data that only some of the runs were evaluated on."""
     unlike_data: list[str] = field(default_factory=list)
-    """What tells the data of groups apart: `data`, `tokenizer`, and fields of the task."""
+    """In what the data of groups differ: `data`, `tokenizer`, and fields of the task."""
     seeds_left_out: dict[str, list[int]] = field(default_factory=dict)
-    """By folder the seeds without an evaluation."""
+    """Seeds without an evaluation, by the folder of their group."""
+    files: list[Path] = field(default_factory=list, compare=False)
+    """The files of the report, if one was written."""
     comparable: bool = True
-    """Whether the headline has one meaning for all runs; not if it is per token and their tokenizers differ."""
+    """Whether the headline metric has one meaning for all runs: one per token has not if their tokenizers differ."""
 
     def looks(self) -> dict[str, Look]:
         """How the lines of each group are drawn, by its label: in the colour of its objective."""
@@ -65,8 +66,7 @@ class Comparison:
         return dict(zip([group.label for group in self.groups], looks(objectives), strict=True))
 
     def finding(self) -> str:
-        """What came out, by the headline metric, in one sentence; empty where it does not compare. See
-        `statewise.reporting.finding`."""
+        """The result by the headline metric in one sentence; empty if its values do not compare."""
         if not self.comparable:
             return ""
         metric = self.headline.metric
@@ -181,7 +181,7 @@ class Comparison:
         ] * bool(self.matches)
 
     def _few(self) -> str:
-        """On how many examples runs were evaluated during training, as far as their recipes say."""
+        """The number of examples in evaluations during training, if the recipes have it."""
         count = self.groups[0].members[0].recipe["trainer"].get("evaluate_num")
         return f" (of at most {count:,} examples)" if isinstance(count, int) else ""
 
@@ -224,11 +224,11 @@ class Comparison:
         objectives = {member.recipe["objective"]["name"] for group in self.groups for member in group.members}
         if "belief_state" in objectives and len(objectives) > 1:
             notes.append(
-                "The next-token loss in training of belief_state is of predictions that also read a suffix: it may be "
-                "lower than what any prefix tells."
+                "belief_state's next-token loss in training is that of predictions that also read a suffix: it may be "
+                "lower than any model of prefixes can reach."
             )
         if self.baselines:
-            notes.append(f"Baselines, which are no models: {', '.join(self.baselines)}.")
+            notes.append(f"Baselines, which are not models: {', '.join(self.baselines)}.")
         elif any(member.report.get("baselines") for group in self.groups for member in group.members):
             notes.append("The runs' baselines differ, as do their data: see `statewise evaluate RUN` for each.")
         if any(len(group.members) > 1 for group in self.groups):
@@ -326,8 +326,8 @@ class Comparison:
                 for label, letter in letters.items()
             ]
             return "\n".join([*legend, "", self._renamed(letters).as_text(width)])
-        said = [fitted_notes([self.finding()], width)] if self.finding() else []
-        parts = [*said, fitted_tables(*self.table(), width)]
+        finding = [fitted_notes([self.finding()], width)] if self.finding() else []
+        parts = [*finding, fitted_tables(*self.table(), width)]
         if self._tested():
             parts.append(fitted_tables(*self.claims_table(), width))
         if self.matches:
@@ -340,7 +340,7 @@ class Comparison:
         return all(group.label == letter_of(place) for place, group in enumerate(self.groups))
 
     def _renamed(self, names: Mapping[str, str]) -> Comparison:
-        """The same with other labels of groups."""
+        """The comparison with other labels of groups."""
         return replace(
             self,
             groups=[replace(group, label=names[group.label]) for group in self.groups],
@@ -349,18 +349,18 @@ class Comparison:
         )
 
     def as_markdown(self) -> str:
-        """The same as Markdown."""
+        """The tables and notes as Markdown."""
 
         def lines(notes: list[str]) -> str:
             return "\n".join(map(markdown_text, notes))
 
         claims = [markdown_table(*self.claims_table()), lines(self.claims_notes())] if self._tested() else []
         matches = [markdown_table(*self.matches_table()), lines(self.matches_notes())] if self.matches else []
-        said = [markdown_text(self.finding())] * bool(self.finding())
+        finding = [markdown_text(self.finding())] * bool(self.finding())
         return (
             "\n\n".join(
                 [
-                    *said,
+                    *finding,
                     markdown_table(*self.table()),
                     lines(self.notes()),
                     *claims,
@@ -402,3 +402,46 @@ def letter_of(place: int) -> str:
     """A to Z, then AA, AB and so on."""
     before, last = divmod(place, 26)
     return (letter_of(before - 1) if before else "") + chr(ord("A") + last)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A group of runs by the metric that ranks them."""
+
+    label: str
+    summary: Summary
+    solved: int | None
+    """Number of runs that solved the task; None if the task defines no threshold."""
+
+    def in_words(self) -> str:
+        """`0.9977 (5 of 5 runs solved)`."""
+        mean, count = number(self.summary.mean), len(self.summary.values)
+        if self.solved is None:
+            return mean if count == 1 else f"{mean} (mean of {count} runs)"
+        if count == 1:
+            return f"{mean} ({'solved' if self.solved else 'not solved'})"
+        return f"{mean} ({self.solved} of {count} runs solved)"
+
+
+def finding(groups: Sequence[Ranked], headline: Headline, chance: float | None) -> str:
+    """The best group beside the first one, or beside the next best if it is the first, with Welch's two-sided p."""
+    means = [group.summary.mean for group in groups]
+    words = headline.metric.replace("_", " ")
+    end = "." if chance is None else f"; chance is {number(chance)}."
+    if len(groups) == 1:
+        return f"{groups[0].label} has a {words} of {groups[0].in_words()}{end}"
+    order = sorted(range(len(groups)), key=lambda place: means[place], reverse=headline.higher_is_better)
+    best, other = groups[order[0]], groups[0] if order[0] else groups[order[1]]
+    values, others = [*best.summary.values.values()], [*other.summary.values.values()]
+    if min(len(values), len(others)) < 2:
+        test, differ = "one seed, so no test", best.summary.mean != other.summary.mean
+    else:
+        p, differ = welch(values, others), significantly_different(values, others)
+        test = "no spread over seeds to test against" if p is None else f"p = {number(p)}"
+        test += ", not adjusted for the number of groups" if len(groups) > 2 and p is not None else ""
+    if not differ:
+        between = f"between {best.label}, {best.in_words()}, and {other.label}, {other.in_words()}"
+        return f"No difference in {words} is shown {between} ({test}){end}"
+    kinds = ("highest", "higher") if headline.higher_is_better else ("lowest", "lower")
+    kind = kinds[len(groups) == 2]
+    return f"{best.label} has the {kind} {words}, {best.in_words()}; {other.label} has {other.in_words()} ({test}){end}"

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from statewise.reporting.figures import Drawing, Layer
-from statewise.reporting.pages import STYLE
-from statewise.reporting.plain import plain_text
-from statewise.reporting.plots import fitted, png
+from statewise.reporting.figures import STYLE, Drawing, Layer
+from statewise.reporting.plots import fitted, plain_text, png
 from statewise.runtime.durable import write_atomically
 
 PLAIN, STANDING_OUT = "#20262e", "#d62f2f"
@@ -24,6 +22,8 @@ SIDE = 7.0
 """Inches of the longer side of a drawing."""
 LINE = 0.17
 """Inches from line to line of a title."""
+HEADING_LINE = 0.2
+"""Inches from line to line of the heading."""
 BELOW = 0.1
 """Inches below the last row, without a legend."""
 AXIS = 0.25
@@ -34,7 +34,7 @@ ACROSS = 4
 MARGIN = 0.03
 """Space around what a drawing shows, as a share of its longer side."""
 GRID = 20_000
-"""Places on pages are whole numbers up to this one from end to end, which takes half the room of decimals."""
+"""Places on pages are whole numbers from 0 to this one, which take half the space of decimals."""
 HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>statewise: {title}</title>
@@ -60,14 +60,14 @@ BEND = 0.1
 """Curvature of highlighted lines, as a share of their length, so that they do not cover plain lines."""
 
 
-def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
+def save_drawings(drawings: Sequence[Drawing], path: Path, heading: str = "") -> None:
     """Drawings as a PNG file."""
-    write_atomically(path, drawings_png(drawings))
+    write_atomically(path, drawings_png(drawings, heading))
 
 
 @plain_text
-def drawings_png(drawings: Sequence[Drawing]) -> bytes:
-    """Drawings as a PNG, at most `ACROSS` side by side."""
+def drawings_png(drawings: Sequence[Drawing], heading: str = "") -> bytes:
+    """Drawings as a PNG, at most `ACROSS` side by side, below a heading."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
@@ -90,14 +90,18 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
     notes = fitted(" ".join(dict.fromkeys(one.note for one in drawings if one.note)), width * 0.95, 9)
     legend = 0.3 if len(keys) > 1 else 0.0
     below = BELOW + legend + (LINE * (notes.count("\n") + 1) if notes else 0.0)
-    height = (tall + above + under) * down + below
+    head = fitted(heading, width * 0.95, 11)
+    top = (HEADING_LINE * (head.count("\n") + 1) + 0.1) if head else 0.0
+    height = (tall + above + under) * down + below + top
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
+    if head:
+        figure.text(0.5, 1 - 0.1 / height, head, ha="center", va="top", fontsize=11)
     # By hand: a constrained layout cuts off titles of drawings that are smaller than their place.
     for place, drawing in enumerate(drawings):
         row, column = divmod(place, across)
         room = width / across
-        corner = (column * room + beside + 0.02, height - (row + 1) * (tall + above + under) + under)
+        corner = (column * room + beside + 0.02, height - top - (row + 1) * (tall + above + under) + under)
         axes = figure.add_axes((corner[0] / width, corner[1] / height, (room - beside - 0.06) / width, tall / height))
         many = max((len(layer.lines) for layer in drawing.layers), default=1)
         stroke = float(np.clip(45 / np.sqrt(max(1, many)), 0.5, 1.8))
@@ -139,7 +143,7 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
 
 
 def save_page(drawings: Sequence[Drawing], path: Path, title: str, finding: str = "") -> None:
-    """The drawings as one HTML page that opens without a network, with a title and below it what was found."""
+    """The drawings as one HTML page that opens without a network, below a title and what was found."""
     head = HEAD.format(title=html.escape(title), style=STYLE + DRAWINGS_STYLE)
     note = f'<p class="note">{DRAWINGS_NOTE}</p>\n'
     found = f'<p class="finding">{html.escape(finding)}</p>\n' if finding else ""
@@ -148,7 +152,7 @@ def save_page(drawings: Sequence[Drawing], path: Path, title: str, finding: str 
 
 
 def script() -> str:
-    """What draws the elements of `drawings_html`, once per page."""
+    """The script that draws the elements of `drawings_html`, once per page."""
     return (resources.files(__package__) / "drawings.js").read_text(encoding="utf-8")
 
 
@@ -158,7 +162,7 @@ class _Plot:
 
     frames: list[Drawing]
     limits: np.ndarray
-    """(2, 2) of all frames."""
+    """Limits of all frames, (2, 2)."""
 
 
 def drawings_html(drawings: Sequence[Drawing]) -> str:
@@ -191,7 +195,7 @@ def drawings_html(drawings: Sequence[Drawing]) -> str:
 
 
 def _element(plot: _Plot, said: Collection[str] = ()) -> str:
-    """A plot as an element of a page, with its data, and its note unless it is among those that were `said`."""
+    """A plot as an element of a page, with its data, and its note unless it is among those `said` already."""
     first, last = plot.frames[0], plot.frames[-1]
     named = any(
         any(names)
@@ -259,7 +263,7 @@ def _frame(drawing: Drawing, limits: np.ndarray) -> dict[str, Any]:
 
 
 def _room(titles: Sequence[str]) -> float:
-    """Inches for the titles of an axis."""
+    """Inches that the titles of an axis take."""
     return max((AXIS + 0.13 * title.count("\n") for title in titles if title), default=0.0)
 
 

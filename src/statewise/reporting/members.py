@@ -3,64 +3,103 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from statewise.data_types import Evaluation, Headline, Metrics
+from statewise.reporting.figures import Drawing, Panel, stored_fields, stored_shape
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
-from statewise.reporting.recipes_of_runs import Defaults, completed, flat, no_defaults
 from statewise.run import CONFIG, FINISHED, METRICS, Record, Run, with_name
-from statewise.runtime.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, TEXT, Leaf, Maybe, Shape, check, metric
+from statewise.runtime.json_files import COUNT, NUMBER, TEXT, Shape, check
 
 _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"task": _NAMED, "backbone": _NAMED, "objective": _NAMED, "trainer": {}, "seed": COUNT}
-_GRAPH: Shape = {"edges": [[COUNT]], "start": COUNT, "goal": COUNT, "truth": [COUNT], "predicted": [COUNT]}
-_SAMPLE: Shape = {"prompt": TEXT, "truth": TEXT, "predicted": TEXT, "graph?": _GRAPH}
-_SCORED: Shape = {"text": TEXT, "tokens": COUNT, "nats_per_token": MEASURED, "copies": COUNT}
 EVALUATION: Shape = {
     "checkpoint": COUNT,
-    "headline": {"metric": TEXT, "higher_is_better": FLAG, "solved_at": Maybe(NUMBER)},
-    "chance": {...: metric},
-    "metrics": {...: metric},
-    "num": COUNT,
-    "samples": [_SAMPLE],
-    "continuations?": [_SAMPLE],
-    "baselines?": {...: {...: metric}},
-    "hardest?": [_SCORED],
-    "easiest?": [_SCORED],
+    "headline": stored_shape(Headline),
+    "chance": stored_shape(Metrics),
+    **stored_fields(Evaluation),
 }
 """The parts of `evaluate`'s report that are shown."""
-_RGB = re.compile("#[0-9a-fA-F]{6}")
-_CURVE: Shape = {"label": TEXT, "x": [NUMBER], "y": [MEASURED], "role": TEXT}
-_LAYER: Shape = {"label": TEXT, "lines": [[[NUMBER]]], "names": [TEXT], "stands_out": FLAG}
-_COLOUR = Leaf("a colour as #rrggbb", lambda value: isinstance(value, str) and bool(_RGB.fullmatch(value)))
-_POINTS: Shape = {"places": [[NUMBER]], "colours": [_COLOUR], "names?": [TEXT], "size?": AMOUNT}
-_DRAWING: Shape = {
-    "title": TEXT,
-    "layers": [_LAYER],
-    "points?": [_POINTS],
-    "plane?": TEXT,
-    "true?": FLAG,
-    "step?": Maybe(COUNT),
-    "x_title?": TEXT,
-    "y_title?": TEXT,
-    "note?": TEXT,
-    "texts?": [{"place": [NUMBER], "text": TEXT}],
-}
 ANALYSIS: Shape = {
     "checkpoint": COUNT,
     "settings": {},
-    "metrics": {...: metric},
+    "metrics": stored_shape(Metrics),
     "main": [TEXT],
-    "panels": [{"x_title": TEXT, "y_title": TEXT, "shares": FLAG, "log_x?": FLAG, "log_y?": FLAG, "curves": [_CURVE]}],
-    "drawings?": [_DRAWING],
+    "panels": [stored_shape(Panel)],
+    "drawings?": [stored_shape(Drawing)],
     "verdict?": TEXT,
 }
 """The parts of `analyze`'s report that are shown."""
+
+
+PATHS = (
+    *("task.path", "task.held_out_path", "task.tokenizer", "task.training_file", "task.held_out_file"),
+    *("task.process", "task.map"),
+)
+"""Fields with the places of data, which may have been moved."""
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Those of `data` and `tokenizer` that both runs identify (`Run.data_identity`), and that differ."""
+    return [key for key in ("data", "tokenizer") if key in one and key in other and one[key] != other[key]]
+
+
+Defaults = Callable[[str, str], Mapping[str, Any]]
+"""Maps a part of a recipe, such as `objective`, and its name to the defaults of its fields by dotted name."""
+
+
+def no_defaults(part: str, name: str) -> Mapping[str, Any]:
+    """An empty mapping: no defaults are known."""
+    return {}
+
+
+def completed(recipe: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
+    """A recipe with the default of every field that it lacks, as one does that was written before there was the
+    field."""
+    whole = dict(recipe)
+    for part, fields in recipe.items():
+        if not isinstance(fields, dict):
+            continue
+        whole[part] = dict(fields)
+        for name, value in defaults(part, str(fields.get("name", ""))).items():
+            group, _, inner = name.rpartition(".")
+            into = whole[part]
+            if group:
+                into = whole[part][group] = dict(into.get(group) or {})
+            into.setdefault(inner, value)
+    return whole
+
+
+def flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe with dotted keys, without the seed."""
+    found: dict[str, Any] = {}
+    for group, value in recipe.items():
+        if isinstance(value, dict):
+            for key, item in value.items():
+                below = item if isinstance(item, dict) else {"": item}
+                name = group if key == "name" else f"{group}.{key}"
+                found |= {f"{name}.{inner}".removesuffix("."): leaf for inner, leaf in below.items()}
+    return found
+
+
+def identity(recipe: Mapping[str, Any]) -> str:
+    """Text that is the same for recipes of one group. A field that is null counts as missing."""
+    return canonical({key: value for key, value in flat(recipe).items() if value is not None})
+
+
+def canonical(value: Any) -> str:
+    """Text that is the same for equal values, such as 1 and 1.0, or tuples and lists."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)}: {canonical(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(canonical, value)) + "]"
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 @dataclass(frozen=True)
@@ -71,23 +110,23 @@ class Member:
     recipe: dict[str, Any]
     records: list[Record]
     report: dict[str, Any]
-    """What `evaluate` wrote."""
+    """The report of `evaluate`."""
     analyses: dict[str, dict[str, Any]]
     """Reports of `analyze` that belong to the evaluated checkpoint, by name."""
     shown: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By analysis the names under which its main metrics, and others that are chosen, are shown: `ANALYSIS:METRIC`
-    where another analysis, or the evaluation, has a metric of that name."""
+    """The names under which the main and the chosen metrics of each analysis are shown: `ANALYSIS:METRIC` if another
+    analysis, or the evaluation, has a metric of that name."""
     other_data: dict[str, OtherData] = field(default_factory=dict)
     """Its reports of other data, by name."""
     data: dict[str, Any] = field(default_factory=dict)
-    """What identifies the data that it was trained on; see `Run.data_identity`."""
+    """Identity of the data that it was trained on; see `Run.data_identity`."""
     machine: dict[str, Any] = field(default_factory=dict)
     """The environment that it was trained in; empty if unknown."""
 
     @classmethod
     def read(cls, folder: Path, with_others: bool, defaults: Defaults = no_defaults) -> Member:
-        """Reads a run; `with_others`: also its analyses and its reports of other data. `defaults`: of the fields that
-        its recipe may lack. Raises `ValueError` if it was not evaluated, or training failed."""
+        """Reads a run; `with_others`: also its analyses and its reports of other data. `defaults`: of fields that
+        an older recipe lacks. Raises `ValueError` if it was not evaluated, or training failed."""
         run = Run.open(folder)
         report = read_evaluation(run)
         if report is None:
@@ -121,7 +160,7 @@ class Member:
         other_data = read_other_data(run, report["checkpoint"]) if with_others else {}
         records = [{"reason": "not ended", **record} for record in records]
         machine: dict[str, Any] = {}
-        with contextlib.suppress(ValueError, FileNotFoundError):  # which only commands that load the run need
+        with contextlib.suppress(ValueError, FileNotFoundError):  # only commands that load the run need it
             machine = run.environment()
         return cls(
             folder, recipe, records, report, analyses, other_data=other_data, data=run.data_identity(), machine=machine
@@ -157,7 +196,7 @@ class Member:
 
     @property
     def finished(self) -> bool:
-        """Whether its training came to its end, and is not to be resumed."""
+        """Whether its training is complete."""
         return self.end["kind"] == "end" and self.end["reason"] in FINISHED
 
     @property
@@ -178,7 +217,7 @@ def repeat(folder: Path) -> str:
 
 
 def read_evaluation(run: Run) -> dict[str, Any] | None:
-    """A run's evaluation; None if there is none. Raises `ValueError` unless it is one, and has its headline metric."""
+    """A run's evaluation, or None. Raises `ValueError` for a malformed one, and for one without its headline metric."""
     report, path = run.report("evaluation"), run.reports_folder / "evaluation.json"
     if report is None:
         return None
@@ -251,7 +290,7 @@ def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
 
 
 def _shown_names(members: Sequence[Member], chosen: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`Member.shown` of the analyses that all members have: of their main metrics, and of others that are chosen."""
+    """`Member.shown` for the analyses that all members have."""
     common = [name for name in members[0].analyses if all(name in member.analyses for member in members)]
     mains = {name: [*members[0].analyses[name]["main"]] for name in common}
     for name, main in mains.items():

@@ -30,28 +30,28 @@ BENCHMARKS: Shape = {
     "average?": {"accuracy": NUMBER},
 }
 LOSSES = ("loss", "loss_per_word")
-"""What is shown of a file or corpus besides its headline metric."""
+"""Metrics of a file or corpus that are shown besides its headline metric."""
 
 
 @dataclass(frozen=True)
 class OtherData:
-    """One such report."""
+    """A report on other data."""
 
     kind: Literal["corpus", "set", "benchmarks"]
     source: str
     """The file or corpus; the option and its value that chose the held-out set; or the benchmarks' names."""
     metrics: dict[str, float]
     settings: dict[str, Any]
-    """What must be the same of all runs that are compared."""
+    """Settings that must be the same for all runs that are compared."""
     option: str = ""
-    """Of a held-out set: the option that chose it."""
+    """The option that chose a held-out set; empty for other kinds."""
     numbers: list[float] = field(default_factory=list)
-    """Of a held-out set: for each metric the value of the option, such as a length; empty unless all are numbers."""
+    """The value of the option for each metric of a held-out set, such as a length; empty unless all are numbers."""
 
 
 def read_other_data(run: Run, checkpoint: int) -> dict[str, OtherData]:
-    """The reports of a run's checkpoint, by name; of a file or a set only that of all its examples, asked in the usual
-    way."""
+    """The reports on a run's checkpoint, by name; those on a file or a set only if they are of all its examples and of
+    greedy decoding."""
     found = {}
     for name in run.reports():
         content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
@@ -75,7 +75,7 @@ def _of_file(content: dict[str, Any]) -> OtherData:
 
 
 def _of_set(content: dict[str, Any], where: str) -> OtherData:
-    """Its headline metric as METRIC_OPTION_VALUE, which tasks give of each of several values."""
+    """The headline metric as METRIC_OPTION_VALUE, as tasks report it for each of several values."""
     option, value, headline = content["set"]["option"], content["set"]["value"], content["headline"]["metric"]
     start, metrics = f"{headline}_{option}_", content["metrics"]
     if headline not in metrics:
@@ -136,7 +136,7 @@ def metrics_of(reports: Sequence[OtherData]) -> dict[str, float]:
 
 
 def labels(sources: Sequence[str]) -> list[str]:
-    """Of different paths the shortest ends that tell them apart."""
+    """The shortest ends of different paths that differ from each other."""
     parts = [PurePath(source).parts for source in sources]
     found = []
     for mine in parts:

@@ -1,4 +1,5 @@
-"""Panels of a comparison: the mean of each group over seeds, and its single runs."""
+"""Panels of a comparison: the mean of each group over seeds and its single runs, over training, and over a setting in
+which groups differ."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from statewise.reporting.comparison import Comparison, Group
-from statewise.reporting.figures import Curve, Drawing, Panel, is_share, needs_log_axis
+from statewise.reporting.figures import Curve, Drawing, Panel, is_share, looks, needs_log_axis, stored
 from statewise.reporting.members import Member
+from statewise.reporting.words import setting_name, setting_words
 
 
 def training_panels(comparison: Comparison) -> list[Panel]:
@@ -34,7 +36,7 @@ def training_panels(comparison: Comparison) -> list[Panel]:
         for name, metrics in known.items():
             if metric in metrics:
                 ends = [float(end([end(curve.x) for curve in curves if curve.role != "control"])) for end in (min, max)]
-                if ends[0] == ends[1]:  # of one evaluation: a line across the axis
+                if ends[0] == ends[1]:  # a single evaluation: a line across the axis
                     ends = [ends[0] - 1, ends[1] + 1]
                 curves.append(Curve(name, ends, [metrics[metric]] * 2, "control"))
         panels.append(Panel("training step", "", curves, is_share(metric), title))
@@ -57,11 +59,11 @@ UNITS = {
     "tokens": {"million training tokens": 1e6, "thousand training tokens": 1e3, "training tokens": 1.0},
     "seconds": {"hours of training": 3600.0, "minutes of training": 60.0, "seconds of training": 1.0},
 }
-"""Of an axis, the largest first."""
+"""Units of an axis, the largest first."""
 
 
 def _unit(comparison: Comparison, by: str) -> tuple[float, str]:
-    """The largest unit of which the longest run has one, and the axis title."""
+    """The largest unit that is not larger than the longest run, and the axis title."""
     most = max(
         (
             float(record[by])
@@ -96,8 +98,8 @@ def set_panels(comparison: Comparison) -> list[Panel]:
 
 
 def analysis_panels(comparison: Comparison) -> list[Panel]:
-    """Panels of the analyses that all runs have, if every group has a curve in them; without series, and of controls
-    with those that are the same in all runs, none if curves are relative to a group."""
+    """Panels of the analyses that all runs have, if every group has a curve in them. They have no series, and only
+    controls that are the same in all runs; none if curves are relative to a group."""
     panels = []
     for name, content in comparison.groups[0].members[0].analyses.items():
         for place, first in enumerate(content["panels"]):
@@ -118,7 +120,7 @@ def analysis_panels(comparison: Comparison) -> list[Panel]:
             if {curve.group for curve in compared} == {group.label for group in comparison.groups}:
                 if not comparison.relative:
                     curves += _same_controls(comparison, name, place)
-                panel = Panel.of(first)
+                panel = stored(Panel, first)
                 title = f"{name.replace('_', ' ')}: {panel.y_title}"
                 panel = replace(panel, curves=curves, title=title, y_title="")
                 panels.append(_relative_to(panel, comparison.groups[0].label) if comparison.relative else panel)
@@ -131,9 +133,21 @@ def drawings(comparison: Comparison) -> list[Drawing]:
     for group in comparison.groups:
         first = group.members[0]
         for content in first.analyses.values():
-            for drawing in map(Drawing.of, content.get("drawings", ())):
-                found.append(replace(drawing, title=f"{group.label}, seed {first.seed}\n{drawing.title}"))
+            for drawing in content.get("drawings", ()):
+                title = f"{group.label}, seed {first.seed}\n{drawing['title']}"
+                found.append(replace(stored(Drawing, drawing), title=title))
     return found
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    """The verdict of each analysis that is compared, on each group's first run."""
+    firsts = [(group.label, group.members[0]) for group in comparison.groups]
+    return [
+        f"{name}, {label}, seed {member.seed}: {content['verdict']}"
+        for name in firsts[0][1].analyses
+        for label, member in firsts
+        if "verdict" in (content := member.analyses[name])
+    ]
 
 
 def _record(member: Member, kind: str, metric: str, by: str = "step", unit: float = 1.0) -> Curve | None:
@@ -148,11 +162,11 @@ def _lines(member: Member, name: str, place: int) -> list[Curve]:
 
 def _curves(member: Member, name: str, place: int) -> list[Curve]:
     panels = member.analyses[name]["panels"]
-    return Panel.of(panels[place]).curves if place < len(panels) else []
+    return stored(Panel, panels[place]).curves if place < len(panels) else []
 
 
 def _same_controls(comparison: Comparison, name: str, place: int) -> list[Curve]:
-    """What is no model of the runs, and so the same in all of them."""
+    """Controls that are the same in all runs, since they do not depend on the model."""
     first, *others = [_curves(member, name, place) for group in comparison.groups for member in group.members]
 
     def same(one: Curve, other: Curve) -> bool:
@@ -174,7 +188,7 @@ def _group_curves(
 
     Runs may have different x values: their curves are interpolated linearly, and the mean ends where the first of them
     does. `carry`: curves over training; a run that is finished, such as one that stopped because it solved its task,
-    keeps its last value, so that the mean goes on to the end of the last run, or of the first that is not finished.
+    keeps its last value, so that the mean extends to the end of the last run, or of the first that is not finished.
     """
     runs = [(member, curve) for member, curve in found if curve is not None]
     if not runs:
@@ -218,7 +232,7 @@ def _relative_to(panel: Panel, group: str) -> Panel:
 
 
 def notes_without_mean(panels: Sequence[Panel]) -> list[str]:
-    """Names the groups of which panels show single runs without their mean."""
+    """Notes on groups whose single runs are shown without a mean."""
     found: dict[str, list[str]] = {}
     for panel in panels:
         means = {(curve.group, curve.label) for curve in panel.curves if curve.role == "line"}
@@ -231,3 +245,53 @@ def notes_without_mean(panels: Sequence[Panel]) -> list[str]:
         "no part of the axis in common."
         for shown, groups in found.items()
     ]
+
+
+FEWEST = 3
+"""The smallest number of values of a setting that make a sweep."""
+
+
+def sweep_panels(comparison: Comparison) -> list[Panel]:
+    """The headline metric, the held-out loss and the chosen metrics over the numeric recipe key in which groups differ;
+    none if there are several such keys, or fewer than three values.
+
+    Groups that also differ in other keys are separate lines in the colours of their objectives, with the range over
+    seeds as their bands. One of a single value, such as a baseline, is drawn across the plot.
+    """
+    numeric = [key for key, values in comparison.differences.items() if all(map(_is_number, values))]
+    if len(numeric) != 1 or len(set(comparison.differences[numeric[0]])) < FEWEST:
+        return []
+    (key,) = numeric
+    others = [other for other in comparison.differences if other != key]
+    lines: dict[str, list[tuple[float, int]]] = {}
+    for place, value in enumerate(comparison.differences[key]):
+        label = ", ".join(setting_words(other, comparison.differences[other][place]) for other in others)
+        lines.setdefault(label, []).append((float(value), place))
+    named = [comparison.groups[points[0][1]].members[0].recipe["objective"]["name"] for points in lines.values()]
+    colours = dict(zip(lines, [look.colour for look in looks(named)], strict=True))
+    swept = [x for points in lines.values() if len(points) > 1 for x, _ in points]
+    if len(set(swept)) < FEWEST:
+        return []
+    first, last = min(swept), max(swept)
+    wanted = dict.fromkeys([comparison.headline.metric, *comparison.chosen, "loss"])
+    panels, log_x = [], needs_log_axis(first, last)
+    for metric in wanted:
+        if not all(metric in group.metrics for group in comparison.groups):
+            continue
+        curves = []
+        for label, points in lines.items():
+            ordered = [(x, comparison.groups[place].metrics[metric]) for x, place in sorted(points)]
+            means = [found.mean for _, found in ordered]
+            ends = [(min(found.values.values()), max(found.values.values())) for _, found in ordered]
+            if len(points) == 1:
+                curves.append(Curve(label, [first, last], means * 2, "control"))
+            else:
+                band = ends if any(low < high for low, high in ends) else None
+                curves.append(Curve(label, [x for x, _ in ordered], means, band=band, colour=colours[label]))
+        title = metric.replace("_", " ") + (" (nats per token)" if metric == "loss" else "")
+        panels.append(Panel(setting_name(key), title, curves, is_share(metric), log_x=log_x))
+    return panels
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,18 +1,21 @@
-"""Draws panels: as PNG files, and as interactive figures for web pages."""
+"""Draws panels: as PNG files, and as interactive figures for web pages.
+
+Text of users (paths, names of atoms, labels) is shown literally: neither matplotlib nor plotly reads markup or formulas
+in it.
+"""
 
 from __future__ import annotations
 
 import functools
+import html
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from statewise.reporting.figures import OBJECTIVE_COLOURS, Curve, Look, Panel
-from statewise.reporting.multiples import small_multiples
-from statewise.reporting.plain import for_plotly, plain_text
+from statewise.reporting.figures import OBJECTIVE_COLOURS, Curve, Look, Panel, small_multiples
 from statewise.runtime.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -30,31 +33,31 @@ DASHES: dict[Any, str] = {
     **{":": "dot", "--": "dash", "-.": "dashdot"},
     **{(0, (8, 2)): "longdash", (0, (1, 5)): "1px,5px", (0, (8, 2, 1, 2)): "longdashdot"},
 }
-"""The same for controls."""
+"""Line styles of controls in matplotlib and plotly."""
 GREYS = ("#737373", "#a6a6a6", "#404040")
-"""Of controls: the first ones differ in their dashes, further ones in the grey, too."""
+"""Greys of controls: the first ones differ in their dashes, further ones also in the grey."""
 SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 """Markers of matplotlib and plotly."""
 ACROSS, MULTIPLES_ACROSS = 3, 4
-"""Plots side by side; if there are small multiples."""
+"""Number of plots side by side; the second if there are small multiples."""
 SHOWN_OF_A_SERIES = 8
-"""Curves of a series that the legend names, evenly spaced."""
+"""Number of curves of a series that the legend names, evenly spaced."""
 DPI = 150
-"""Of PNGs: a figure of three plots can be read at half its size."""
+"""Resolution of PNGs: a figure of three plots can be read at half its size."""
 BESIDE = 1.9
-"""Inches of a line of a plot's own legend, at most."""
+"""Largest width in inches of a line of a plot's own legend."""
 HANDLE = 0.75
-"""Inches of a legend's entry besides its text."""
+"""Inches that an entry of a legend takes besides its text."""
 LINE = 0.19
 """Inches from line to line of a legend."""
 FEWEST_STEPS = 6
-"""An x axis of whole numbers with fewer of them has a tick at each."""
+"""An x axis with fewer whole numbers has a tick at each."""
 LEAST_SPAN = 0.02
 """A linear y axis spans at least this share of the values that it shows: a smaller difference would look like one."""
 LOWEST_SHARE = -1.0
-"""An axis of shares goes down with its curves, as R^2 can be negative, but not below: such values tell no more."""
+"""An axis of shares goes down with its curves, as R^2 can be negative, but not below: lower values say no more."""
 MOST_TICKS = 8
-"""Of a logarithmic axis, evenly spaced."""
+"""The largest number of ticks on a logarithmic axis, if they are evenly spaced."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
 BELOW_ALL = "at the lower edge: 0 or less"
@@ -63,6 +66,29 @@ CARRIED = (
     "A run that ended before others, such as a solved one, counts with its last value from there on (dot: where it "
     "ended)."
 )
+
+
+Given = ParamSpec("Given")
+Drawn = TypeVar("Drawn")
+
+
+def plain_text(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
+    """Decorates a function that draws with matplotlib: dollar signs in texts do not start formulas."""
+
+    @functools.wraps(draw)
+    def drawn(*args: Given.args, **fields: Given.kwargs) -> Drawn:
+        import matplotlib
+
+        # Tick labels are made while the figure is saved, so saving must happen inside, too.
+        with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
+            return draw(*args, **fields)
+
+    return drawn
+
+
+def for_plotly(text: str) -> str:
+    """Text for titles, names and hover templates of plotly, with its HTML tags and `%{...}` escaped."""
+    return html.escape(text, quote=False).replace("%", "&#37;").replace("$", "&#36;").replace("\n", "<br>")
 
 
 @plain_text
@@ -226,8 +252,8 @@ def fitted(text: str, inches: float, size: float) -> str:
 
 def on_its_axes(panel: Panel) -> tuple[Panel, float | None]:
     """The panel as its axes can show it, and the y at which values of 0 and below stand on a logarithmic y axis, a
-    decade below all others; None: there are none. An axis that has no positive value, or an x that is not, is not
-    logarithmic."""
+    decade below all others; None if all are positive. A y axis without positive values, or an x axis with values of 0
+    or below, is not logarithmic."""
     if panel.log_x and any(x <= 0 for curve in panel.curves for x in curve.x):
         panel = replace(panel, log_x=False)
     if not panel.log_y:
@@ -368,11 +394,11 @@ def interactive(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    given = panel
+    whole = panel
     panel, lowest = on_its_axes(panel)
     labels, styles = _labels(panel), list(STYLES.values())
     controls = list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "control"))
-    for curve, original in zip(panel.curves, given.curves, strict=True):
+    for curve, original in zip(panel.curves, whole.curves, strict=True):
         dots: Any = [4] * len(curve.x) if len(curve.x) <= (FEW_POINTS if curve.role == "line" else 1) else []
         shown: dict[str, Any] = {"showlegend": False}
         if curve.role in ("line", "raw"):
@@ -470,7 +496,7 @@ def _labels(panel: Panel) -> list[str]:
 
 
 def _spaced(ticks: list[float]) -> list[float]:
-    """Of the sorted ticks of a logarithmic axis the last, and others far enough apart for their labels."""
+    """The last of the sorted ticks of a logarithmic axis, and others far enough apart for their labels."""
     least = math.log(ticks[-1] / ticks[0]) / MOST_TICKS if ticks else 0.0
     kept = ticks[-1:]
     for tick in reversed(ticks[:-1]):

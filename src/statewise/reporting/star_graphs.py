@@ -9,12 +9,12 @@ from typing import Any
 SIZE, RADIUS = 230, 12
 """Pixels: side length of a drawing, radius of a node at most."""
 PART = 0.35
-"""The radius of a node is at most this part of an edge, so that lines are seen between nodes."""
+"""Largest radius of a node as a share of the length of an edge, so that lines are visible between nodes."""
 MIDDLE = SIZE / 2
 BESIDE = 6
-"""Pixels from a node to the middle of an arc at least, so that no node between its ends covers it."""
+"""Least distance in pixels from a node to the middle of an arc, so that no node between its ends covers it."""
 BEND = 0.2
-"""The same as a share of its length."""
+"""Least distance of the middle of an arc from its chord, as a share of its length."""
 TRUE, WRONG = "var(--right, #3f8f5b)", "var(--wrong, #c8442f)"
 INK, PAPER = "var(--ink, #2f3b4c)", "var(--back, #ffffff)"
 """Colours of the page, for bright and dark screens."""

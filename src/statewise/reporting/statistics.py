@@ -1,9 +1,9 @@
-"""Statistics over seeds."""
+"""Statistics over seeds, and how many training tokens runs need to reach the loss of others."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ class Summary:
     """A metric over the runs of a group."""
 
     values: dict[int, float]
-    """By seed."""
+    """The value of each seed."""
     mean: float
     interval: tuple[float, float] | None
     """95% confidence interval of the mean (Student's t); None for a single run, and if a value is not finite."""
@@ -25,9 +25,9 @@ class Summary:
 
 
 def summarise(values: dict[int, float], reference: Sequence[float] | None) -> Summary:
-    """Summary of `values` by seed, tested against the values of the first group (None: this is it)."""
+    """Summary of `values` by seed, tested against `reference`, the values of the first group; None: no test."""
     numbers = np.array(list(values.values()), np.float64)
-    if not np.isfinite(numbers).all():  # a value that came to nothing has no mean
+    if not np.isfinite(numbers).all():  # NaN: no mean
         return Summary(values, float("nan"), None, None)
     mean = float(numbers.mean())
     interval = None
@@ -40,16 +40,17 @@ def summarise(values: dict[int, float], reference: Sequence[float] | None) -> Su
 def wilson(share: float, trials: int) -> tuple[float, float]:
     """Wilson's 95% confidence interval of a probability, from the share of successes in `trials` independent trials.
 
-    Outcomes between 0 and 1 are allowed: the interval is then too wide, since binary ones have the largest variance.
+    Outcomes between 0 and 1 are allowed: the interval is then too wide, since binary outcomes have the largest
+    variance.
     """
     z = float(stats.norm.ppf(0.975))
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * (share * (1 - share) / trials + (z / (2 * trials)) ** 2) ** 0.5 / (1 + z * z / trials)
-    return max(0.0, centre - half), min(1.0, centre + half)  # which rounding may leave
+    return max(0.0, centre - half), min(1.0, centre + half)  # rounding may exceed these
 
 
 def out_of(count: int, trials: int) -> str:
-    """`3/5 [0.23, 0.88]`: a count with Wilson's interval of the probability; of one trial without."""
+    """`3/5 [0.23, 0.88]`: a count with Wilson's interval of the probability, unless there is only one trial."""
     if trials < 2:
         return f"{count}/{trials}"
     low, high = wilson(count / trials, trials)
@@ -74,13 +75,13 @@ def welch(
         return None
     if np.ptp(values) == 0 and np.ptp(reference) == 0:
         return None
-    with warnings.catch_warnings():  # about nearly constant values, whose small p is correct
+    with warnings.catch_warnings():  # warnings about nearly constant values, whose small p is correct
         warnings.simplefilter("ignore", RuntimeWarning)
         return float(stats.ttest_ind(values, reference, equal_var=False, alternative=alternative).pvalue)
 
 
-def told_apart(values: Sequence[float], reference: Sequence[float]) -> bool:
-    """Whether p of Welch's two-sided t-test is below 0.05; where neither varies, whether they differ."""
+def significantly_different(values: Sequence[float], reference: Sequence[float]) -> bool:
+    """Whether p of Welch's two-sided t-test is below 0.05; if neither sample varies, whether their values differ."""
     if min(len(values), len(reference)) < 2:
         return False
     p = welch(values, reference)
@@ -88,7 +89,7 @@ def told_apart(values: Sequence[float], reference: Sequence[float]) -> bool:
 
 
 def equivalence(values: Sequence[float], reference: Sequence[float], margin: float) -> float | None:
-    """p of two one-sided Welch tests (TOST) that the means differ by less than `margin`; None where `welch` is.
+    """p of two one-sided Welch tests (TOST) that the means differ by less than `margin`; None if `welch` is None.
 
     It is the larger p of the two tests, that the difference is above -margin and that it is below +margin.
     """
@@ -107,4 +108,51 @@ class Claim:
     difference: float
     """Mean of the group minus that of the other."""
     p_value: float | None
-    """Of the test whose alternative hypothesis is the claim; None if undefined, as with a single seed."""
+    """p of the test whose alternative hypothesis is the claim; None if undefined, as with a single seed."""
+
+
+Points = tuple[Sequence[float], Sequence[float]]
+"""Training tokens, and the held-out loss after them, in order."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """The tokens that a group needs to match another."""
+
+    group: str
+    other: str
+    loss: float
+    """Final held-out loss of the other group, its mean over runs."""
+    other_tokens: float
+    """Training tokens of the other group, their mean over runs."""
+    tokens: dict[int, float | None]
+    """Training tokens that each seed of the group needs to reach the loss; None: it does not reach it."""
+
+    @property
+    def reached(self) -> list[float]:
+        """Tokens of the runs that reach the loss."""
+        return [tokens for tokens in self.tokens.values() if tokens is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the runs that reach the loss; None: no run does."""
+        return sum(self.reached) / len(self.reached) if self.reached else None
+
+
+def match(group: str, runs: Mapping[int, Points], other: str, others: Mapping[int, Points]) -> Match:
+    """The tokens that each of `runs` needs to reach the final loss of `others`, by seed."""
+    loss, tokens = (sum(run[which][-1] for run in others.values()) / len(others) for which in (1, 0))
+    return Match(group, other, loss, tokens, {seed: tokens_to_reach(points, loss) for seed, points in runs.items()})
+
+
+def tokens_to_reach(points: Points, loss: float) -> float | None:
+    """The tokens after which a curve first reaches `loss`, interpolated linearly; None: it never does. A curve that
+    begins at or below `loss` reaches it at its first point."""
+    before: tuple[float, float] | None = None
+    for tokens, value in zip(*points):
+        if value <= loss:
+            if before is None:
+                return tokens
+            return before[0] + (tokens - before[0]) * (before[1] - loss) / (before[1] - value)
+        before = tokens, value
+    return None

@@ -13,20 +13,20 @@ from statistics import mean
 from typing import Any, Literal
 
 from statewise.data_types import Headline
+from statewise.reporting.figures import STYLE
 from statewise.reporting.members import read_evaluation
-from statewise.reporting.pages import STYLE
-from statewise.reporting.statistics import out_of, summarise, told_apart
+from statewise.reporting.statistics import out_of, significantly_different, summarise
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
 from statewise.run import Run
 from statewise.runtime.json_files import ANYTHING, MEASURED, TEXT, Maybe, Shape, check, printable
 from statewise.runtime.messages import counted, to_install
 
 METRICS: Shape = {...: Maybe(MEASURED)}
-"""Of any report of a run."""
+"""Metrics in any report of a run."""
 DECODER: Shape = {"name": TEXT, ...: ANYTHING}
-"""Of an evaluation by another decoder than greedy."""
+"""Decoder of an evaluation that did not decode greedily."""
 OTHER_DATA = "data differ"
-"""In place of a mean."""
+"""Shown in place of a mean over runs on different data."""
 State = Literal["finished", "failed", "not finished", "not started"]
 
 
@@ -45,10 +45,11 @@ class SuiteRun:
     headline: Headline | None
     """None unless finished."""
     metrics: dict[str, float]
-    """Of the evaluation of the held-out examples, and of the reports that the suite's own commands wrote of the same
-    checkpoint; where several have a name, the evaluation, then the first command."""
+    """Metrics of the evaluation on the held-out examples, and of the reports that the suite's own commands wrote on the
+    same checkpoint. If several have a metric of one name, that of the evaluation counts, then that of the first
+    command."""
     minutes: float | None
-    """Of training; None unless finished."""
+    """Minutes of training; None unless finished."""
     data: str = ""
     """Equal for runs on the same task and data; empty unless finished."""
 
@@ -87,8 +88,8 @@ class SuiteRun:
                 metrics |= {f"{key}{by}": value for key, value in found.items() if value is not None}
         metrics |= evaluation["metrics"]
         end = run.end(records) or {}
-        said = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
-        data = hashlib.sha256(said.encode()).hexdigest()[:16]
+        identity = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
+        data = hashlib.sha256(identity.encode()).hexdigest()[:16]
         minutes, headline = float(end.get("seconds", 0.0)) / 60, Headline.of(evaluation["headline"])
         if finished:
             state, message = "finished", ""
@@ -96,11 +97,11 @@ class SuiteRun:
 
     @property
     def value(self) -> float | None:
-        """Of the headline metric; None unless it is finite."""
+        """Value of the headline metric; None unless it is finite."""
         return self.number(self.headline.metric) if self.headline else None
 
     def number(self, metric: str) -> float | None:
-        """Of a metric; None unless it is there and finite."""
+        """Value of a metric; None unless the run has it and it is finite."""
         value = self.metrics.get(metric, math.nan)
         return value if math.isfinite(value) else None
 
@@ -175,7 +176,7 @@ class SuiteReport:
         return header, rows
 
     def _folder(self) -> str:
-        """That holds all runs; empty if there is none."""
+        """The common folder of all runs, or an empty text."""
         parents = [str(Path(run.folder).parent) for run in self.runs]
         try:
             return os.path.commonpath(parents)
@@ -183,7 +184,7 @@ class SuiteReport:
             return ""
 
     def notes(self) -> list[str]:
-        """What the table shows."""
+        """Sentences that explain the table."""
         missing = [name for name in self.shown if name not in self.found]
         counts = {
             state: sum(run.state == state for run in self.runs)
@@ -200,7 +201,7 @@ class SuiteReport:
         ]
 
     def _of_different_data(self) -> list[str]:
-        """Names the combinations whose seeds were trained on different data, as a file of the task was changed."""
+        """Notes on combinations whose seeds were trained on different data, as after a change of the task's file."""
         found = []
         for (recipe, objective, backbone), runs in self.cells().items():
             trained = [run for run in runs if run.headline is not None]
@@ -208,8 +209,8 @@ class SuiteReport:
             if others:
                 listed = ", ".join(map(str, others))
                 found.append(
-                    f"{recipe}/{objective}-{backbone}: the data of seed {listed} are others than those of seed "
-                    f"{trained[0].seed}, so there is no mean: train them again on the same."
+                    f"{recipe}/{objective}-{backbone}: the data of seed {listed} differ from those of seed "
+                    f"{trained[0].seed}, so there is no mean: train them again on the same data."
                 )
         return found
 
@@ -221,7 +222,7 @@ class SuiteReport:
         return "\n\n".join(part for part in [*parts, *runs] if part) + "\n"
 
     def _runs_note(self) -> str:
-        """Where the runs of `runs_table` are."""
+        """Says in which folder the runs of `runs_table` are."""
         folder = self._folder()
         return f"Folders of runs are in {folder}." if folder else ""
 
@@ -231,7 +232,7 @@ class SuiteReport:
         return printable(content) + "\n"
 
     def as_html(self) -> str:
-        """One self-contained page: of each recipe a table of objectives by backbones, then every run. Raises
+        """One self-contained page: a table of objectives by backbones for each recipe, then every run. Raises
         `ValueError` if the extra `report` is not installed."""
         recipes = list(dict.fromkeys(run.recipe for run in self.runs))
         sections = [(recipe, self._tables(recipe)) for recipe in recipes]
@@ -248,7 +249,7 @@ class SuiteReport:
         )
 
     def _tables(self, recipe: str) -> list[dict[str, Any]]:
-        """Of the headline metric and of each other one that is shown and that some run has."""
+        """Tables of the headline metric, and of each other shown metric that some run has."""
         runs = [run for run in self.runs if run.recipe == recipe]
         headline = next((run.headline for run in runs if run.headline), None)
         had = [name for name in self.shown if any(run.number(name) is not None for run in runs)]
@@ -269,7 +270,7 @@ class SuiteReport:
             if finite_ones and one_data and len(finite_ones) == len(done):  # else the cell shows no mean
                 by_data.setdefault(done[0].data, {})[names] = finite_ones
         best: set[tuple[str, str]] = set()
-        if headline is not None and ranks:  # losses on different data tell nothing of who is better
+        if headline is not None and ranks:  # losses on different data do not rank models
             best = best.union(*(leading(groups, headline.higher_is_better) for groups in by_data.values()))
         rows = []
         for objective in objectives:
@@ -296,7 +297,7 @@ class SuiteReport:
             else (f"{name}, {'higher' if headline.higher_is_better else 'lower'} is better" if ranks else name)
         )
         if best:
-            what += "; bold: the best mean, and each that is not told apart from it"
+            what += "; bold: the best mean, and each that does not differ from it significantly"
             what += ", of the backbones on the same data" if len(by_data) > 1 else ""
         if len(set(values)) > 1:
             what += f"; dots: seeds, from {number(min(values))} (left) to {number(max(values))} (right)"
@@ -304,12 +305,13 @@ class SuiteReport:
 
 
 def leading(groups: Mapping[tuple[str, str], Sequence[float]], higher_is_better: bool) -> set[tuple[str, str]]:
-    """The group with the best mean, and those not told apart from it: Welch's two-sided t-test, p of 0.05 and more, not
-    adjusted for their number; of one seed nothing is told. Nothing if that is all of them."""
+    """The group with the best mean, and those that do not differ from it significantly: Welch's two-sided t-test with
+    p of at least 0.05, not adjusted for the number of groups. Groups of one seed are left out. Empty if all groups
+    would be in it."""
     if not groups:
         return set()
     best = (max if higher_is_better else min)(groups.values(), key=mean)
-    found = {names for names, values in groups.items() if len(values) > 1 and not told_apart(values, best)}
+    found = {names for names, values in groups.items() if len(values) > 1 and not significantly_different(values, best)}
     return found if len(best) > 1 and len(found) < len(groups) else set()
 
 
@@ -334,7 +336,7 @@ def solved(runs: Sequence[SuiteRun]) -> str:
 
 
 def dots(values: Sequence[float], scale: Sequence[float]) -> str:
-    """An SVG strip with a dot for each value, on the scale of all; empty if all are equal."""
+    """An SVG strip with a dot for each value, on the common scale; empty if all values are equal."""
     if not values or min(scale) == max(scale):
         return ""
     low, span = min(scale), max(scale) - min(scale)
@@ -381,7 +383,7 @@ small { color: var(--soft); }
 
 
 def template() -> Any:
-    """The page. Raises `ValueError` if the extra `report` is not installed."""
+    """The template of the page. Raises `ValueError` if the extra `report` is not installed."""
     try:
         import jinja2
     except ImportError:

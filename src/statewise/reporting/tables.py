@@ -11,13 +11,12 @@ from unicodedata import east_asian_width
 Rows = Sequence[Sequence[str]]
 
 _REST = "\ufdd0"
-"""Stands, while a table is laid out, for the second column of a wide character. It is no character, so no text has
-it."""
+"""Placeholder for the second column of a wide character while a table is laid out: a code point that no text has."""
 
 
 def widened(text: str) -> str:
-    """The text with as many characters as it has columns in a terminal, for `ljust`, `textwrap` and `len`; `narrowed`
-    takes them out again. Accents that have no column of their own are counted."""
+    """The text with one character for each column in a terminal, for `ljust`, `textwrap` and `len`; `narrowed` undoes
+    it. Accents without a column of their own are counted."""
     if text.isascii():
         return text
     return "".join(character + _REST * (east_asian_width(character) in "WF") for character in text)
@@ -40,7 +39,7 @@ def number(value: float | int | None) -> str:
 
 
 def spread(mean: float, interval: tuple[float, float] | None) -> str:
-    """A mean with half the width of its interval, in as many decimals, if it has one; a dash if it came to nothing."""
+    """A mean with half the width of its interval, in as many decimals, if it has one; a dash for NaN."""
     if interval is None or not all(map(math.isfinite, (mean, *interval))):
         return number(mean)
     half, shown = (interval[1] - interval[0]) / 2, number(mean)

@@ -117,6 +117,7 @@ PUBLIC = {
 }
 """Modules, each with its public names."""
 MODULE_OF = {name: module for module, names in PUBLIC.items() for name in names}
+__all__ = [*MODULE_OF]
 
 if not TYPE_CHECKING:  # type checkers get the names from the imports above
 

@@ -9,6 +9,8 @@ from statewise.config.registry import Table
 if TYPE_CHECKING:
     from statewise.tasks.base import Task
 
+__all__ = ["TASKS"]
+
 TASKS: Table[Task] = Table(
     "task",
     "tasks",

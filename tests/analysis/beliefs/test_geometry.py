@@ -19,7 +19,7 @@ from statewise.config.recipes import recipe_names, recipe_text
 from statewise.data_types import Hidden
 from statewise.decoding.predictor import StateDynamics
 from statewise.model.building import read_recipe
-from statewise.reporting.figures import Curve, Drawing, Panel, over_steps
+from statewise.reporting.figures import Curve, Drawing, Panel, over_steps, stored
 from statewise.tasks import TASKS
 
 Hmm = TASKS["hmm"]
@@ -266,7 +266,7 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
         np.testing.assert_allclose(one.places, other.places, atol=1e-3)
         assert one.colours == other.colours
     plain = json.loads(json.dumps(dataclasses.asdict(first)))
-    assert Drawing.of(plain) == first
+    assert stored(Drawing, plain) == first
     if factors > 1:
         assert metrics["dimensions_factored"] == (2 - 1) + (3 - 1)
         assert metrics["dimensions_joint"] == 2 * 3 - 1

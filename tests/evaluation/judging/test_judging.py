@@ -384,7 +384,7 @@ def test_what_cannot_be_helped_stops_and_the_rest_is_kept(capsys, tmp_path, file
         code, _, err = judged(capsys, files, url, out, "--jobs", "1")
         assert code == 2
         assert "refuses: Error code: 401" in err
-        assert f"5 judgements are in {out}: the same command goes on from there" in err
+        assert f"5 judgements are in {out}: the same command continues from there" in err
         assert len(server.requests) == 6  # not tried again, and nothing after it
         assert not (tmp_path / "judged.summary.json").exists()
         assert judged(capsys, files, url, out)[0] == 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +15,9 @@ import torch
 from statewise.analysis.base import Snapshot
 from statewise.data_types import Batch, Examples
 from statewise.decoding.predictor import suffix_encoder
+from statewise.runtime.durable import write_array, write_atomically
+from statewise.runtime.json_files import json_bytes, read_json
+from statewise.runtime.overwriting import check_file, check_files, claimed_files, json_with
 from statewise.tasks.base import LeftOut
 from statewise.tasks.batches import blocks, collate
 
@@ -48,11 +53,63 @@ class Beliefs:
     """(n,) int64: index of each sequence in its file, including those left out."""
     left_out: Sequence[LeftOut] = ()
     """Sequences of the file without vectors."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """The model, the file, and what was read, for the JSON file that `save` writes."""
 
     @property
     def index(self) -> np.ndarray:
         """(m, 2) int64: sequence and position of each vector."""
         return np.stack([np.repeat(self.sequences, np.diff(self.offsets)), self.positions], axis=1)
+
+    def save(self, out: str | Path, *, overwrite: bool = False) -> list[Path]:
+        """Writes what `statewise embed` writes: the vectors into `out`, a file whose name ends in `.npy`; beside it
+        `index`, with vectors at all positions `offsets`, and a JSON file with the origin and the sequences that were
+        left out. Returns the paths. Raises `FileExistsError` for files that exist, unless `overwrite` is set and they
+        were written so."""
+        out, every = Path(out), self.origin.get("positions") == "all"
+        index, offsets, facts = _beside(out)
+        content = {
+            **self.origin,
+            **({"layers": self.layers} if self.layers else {}),
+            "sequences": len(self.offsets) - 1,
+            "shape": list(self.vectors.shape),
+            "index": index.name,
+            "left_out": [one._asdict() for one in self.left_out],
+            **({"offsets": offsets.name} if every else {}),
+        }
+        with claimed_vectors(out, every, overwrite) as scratch:
+            write_array(scratch / out.name, self.vectors)
+            write_array(scratch / index.name, self.index)
+            if every:
+                write_array(scratch / offsets.name, self.offsets)
+            write_atomically(scratch / facts.name, json_bytes(content))
+        return [out, index, *([offsets] if every else []), facts]
+
+
+def _beside(out: Path) -> tuple[Path, Path, Path]:
+    """The files beside those of vectors: index, offsets, and facts as JSON."""
+    return out.with_suffix(".index.npy"), out.with_suffix(".offsets.npy"), out.with_name(f"{out.name}.json")
+
+
+def claimed_vectors(out: Path, every: bool, overwrite: bool) -> AbstractContextManager[Path]:
+    """A claim on the files of `Beliefs.save` (`statewise.runtime.overwriting`), and the place for them; `every`: with
+    vectors at all positions. Raises `ValueError` for a name that does not end in `.npy` and a folder that is missing,
+    and what `Beliefs.save` raises."""
+    if out.suffix != ".npy":
+        raise ValueError(f"--out must end in .npy, not be {str(out)!r}")
+    if not out.parent.is_dir():
+        raise ValueError(f"there is no folder {out.parent} to write {out.name} into")
+    index, offsets, facts = _beside(out)
+    names = [out.name, index.name, *([offsets.name] if every else []), facts.name]
+
+    def check() -> None:
+        check_file(out, overwrite)
+        check_files(out.parent, names[1:], {facts.name: json_with("run", "checkpoint", "positions")}, overwrite)
+
+    def has_offsets() -> bool:
+        return facts.exists() and "offsets" in read_json(facts, {})
+
+    return claimed_files(out.parent, names, check, overwrite, {offsets.name: has_offsets})
 
 
 def beliefs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
+from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
 
 

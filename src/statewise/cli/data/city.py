@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statewise.cli.arguments import Parser, at_least
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import say
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
 from statewise.cli.data.city import written
+from statewise.runtime.arguments import Parser
 
 DESCRIPTION = """Reads a street map and writes it as a folder for the task `manhattan`.
 

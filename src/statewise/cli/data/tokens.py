@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, at_least
+from statewise.runtime.arguments import Parser, at_least
 
 DESCRIPTION = """Writes a corpus for the task `text` from documents that are token ids already.
 

@@ -6,8 +6,8 @@ import shutil
 import textwrap
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, at_least
 from statewise.cli.strips.sources import CONSTANTS
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
 

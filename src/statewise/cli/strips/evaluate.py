@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser, above, at_least
+from statewise.runtime.arguments import Parser, above, at_least
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
 

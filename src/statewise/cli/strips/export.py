@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
+from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import check_file, claimed_files
 

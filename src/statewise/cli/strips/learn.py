@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.cli.arguments import Parser, above, at_least
-from statewise.cli.interruption import interruptible
+from statewise.cli.counter import interruptible
+from statewise.runtime.arguments import Parser, above, at_least
 from statewise.runtime.messages import say, say_in_place
 
 if TYPE_CHECKING:

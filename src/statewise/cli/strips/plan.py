@@ -9,8 +9,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statewise.cli.arguments import Parser, above
 from statewise.cli.strips.sources import CONSTANTS
+from statewise.runtime.arguments import Parser, above
 from statewise.runtime.json_files import TEXT, printable, read_json
 from statewise.runtime.messages import say
 

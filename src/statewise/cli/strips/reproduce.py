@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser, at_least
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import check_derived
 from statewise.runtime.system import cores

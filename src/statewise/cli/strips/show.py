@@ -6,7 +6,7 @@ import shutil
 from argparse import Namespace
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
+from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import counted, say
 from statewise.runtime.overwriting import check_files, claimed_files
 

@@ -6,8 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, above
-from statewise.cli.interruption import interruptible
+from statewise.cli.counter import interruptible
+from statewise.runtime.arguments import Parser, above
 from statewise.runtime.messages import say
 
 

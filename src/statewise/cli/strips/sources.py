@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statewise.cli.arguments import Parser
+from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
 
 if TYPE_CHECKING:

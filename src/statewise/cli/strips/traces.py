@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, at_least
+from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import claimed_file
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from statewise.reporting.plain import plain_text
+from statewise.reporting.plots import plain_text
 from statewise.runtime.durable import write_atomically
 from statewise.strips.model.heads import heads
 from statewise.strips.model.model import ActionModel

@@ -95,8 +95,8 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def split(self, words: Sequence[str], besides: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-        """The command's own options, and all others as `--key=value`; of those without a dot it takes `besides`, if
-        given. Raises `ValueError` for one that looks like an own option, and for one with a single dash."""
+        """The command's own options, and all others as `--key=value`. With `besides`, other options have a dot or are
+        among `besides`. Raises `ValueError` for one that resembles an own option, and for one with a single dash."""
         own = {option for action in self._actions for option in action.option_strings}
         mine: list[str] = []
         others: list[str] = []
