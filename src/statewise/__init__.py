@@ -36,8 +36,8 @@ def build(recipe: str | Path, *flags: str, **fields: Any) -> Model:
     """
     from statewise.config.recipe import as_flags
     from statewise.config.recipes import recipe_given
-    from statewise.model.building import read_recipe
     from statewise.model.loading import new_model
+    from statewise.model.recipes import read_recipe
 
     text, source = recipe_given(recipe)
     return new_model(read_recipe(text, [*flags, *as_flags(fields)], source))
@@ -64,7 +64,7 @@ def train(
     from statewise.config.recipe import as_flags
     from statewise.config.recipes import recipe_given
     from statewise.experiments.launch import train as train_recipe
-    from statewise.model.building import read_recipe
+    from statewise.model.recipes import read_recipe
 
     given = as_flags(fields, besides=("out", "overwrite", "progress", "listener"))
     text, source = recipe_given(recipe)

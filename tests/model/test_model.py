@@ -7,8 +7,8 @@ import torch
 from doubles import SMALL_RUN
 
 from statewise.config.recipes import recipe_text
-from statewise.model.building import read_recipe
 from statewise.model.loading import new_model
+from statewise.model.recipes import read_recipe
 from statewise.tasks.base import running_text
 
 
@@ -35,7 +35,7 @@ def test_asking_computes_in_the_precision_of_the_run(model, precision):
 
 
 def test_asking_says_who_has_a_power_that_is_missing(model):
-    with pytest.raises(ValueError, match="such are the tasks stories and text"), model.asking():
+    with pytest.raises(ValueError, match="such tasks are stories and text"), model.asking():
         running_text(model.task)
 
 

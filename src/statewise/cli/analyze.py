@@ -94,7 +94,7 @@ def options_of(words: Sequence[str]) -> tuple[argparse.Namespace, Analysis]:
     options, rest = _parser().split(words)
     if options.overwrite and options.out is None:
         raise ValueError("--overwrite replaces files in --out, which is not given; those in the run are always renewed")
-    from statewise.model.building import make_analysis
+    from statewise.analysis import make_analysis
 
     return options, make_analysis(options.analysis, **pairs(rest))
 

@@ -53,7 +53,7 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.experiments import seeds
-    from statewise.model.defaults import declared_defaults
+    from statewise.model.recipes import declared_defaults
     from statewise.reporting.compare import compare
     from statewise.reporting.html import missing
     from statewise.reporting.report import claimed, write_report

@@ -147,7 +147,7 @@ def report_name(options: argparse.Namespace, by: tuple[str, str] | None, how: Ma
 def decoder_of(options: argparse.Namespace) -> tuple[Decoder, dict[str, Any]]:
     """The decoder that the options name; and if it is not greedy its name, and its fields that differ from their
     defaults. Raises `ValueError` for unknown names, fields and values."""
-    from statewise.model.building import make_decoder
+    from statewise.decoding import make_decoder
 
     decoder = make_decoder(options.decoder, **options.fields)
     if options.decoder == GREEDY:

@@ -66,9 +66,9 @@ def run(words: list[str]) -> int:
     if options.free_length and options.unconditional:
         raise ValueError("--unconditional implies free length: omit --free-length")
 
+    from statewise.decoding import make_decoder
     from statewise.decoding.reverse import Reverse
     from statewise.evaluation.infilling import fill_gaps, gaps, goal_text
-    from statewise.model.building import make_decoder
     from statewise.model.loading import load_model
     from statewise.runtime.ledger import Ledger
 

@@ -189,7 +189,8 @@ def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
     import torch
 
     from statewise.cli import analyze, evaluate
-    from statewise.model.building import check_analysis, make_objective, make_task, read_recipe
+    from statewise.model.building import check_analysis, make_objective, make_task
+    from statewise.model.recipes import read_recipe
     from statewise.training.machine import choose_device
 
     found, tasks = {}, {}

@@ -26,8 +26,7 @@ from statewise.model.building import make_objective, make_task
 from statewise.objectives.base import Objective
 from statewise.runtime.messages import counted
 from statewise.tasks.batches import Stream, collate
-from statewise.training import machine
-from statewise.training.memory import device_bytes
+from statewise.training.machine import describe, device_bytes, keep_freed_memory
 from statewise.training.optim import make_optimizer
 from statewise.training.schedule import Schedule
 
@@ -135,7 +134,7 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
     with torch.device("meta"):
         objective = make_objective(recipe, data)
     counts = count_parameters(objective)
-    environment = machine.describe(config)
+    environment = describe(config)
     device, precision = environment["device"], environment["precision"]
     torch.set_num_threads(environment["threads"])
     layers, memory = recipe.backbone.config.layers or _layers(objective), device_bytes(device)
@@ -220,7 +219,7 @@ def measure(
     """Takes real training steps with more and more sequences of `part`, up to all of them, until one is long enough or
     the next would take too much memory. Time and what is kept are assumed to grow linearly with the sequences, above a
     fixed amount: weights are read, and under autocast copied, once per step."""
-    machine.keep_freed_memory()
+    keep_freed_memory()
     objective.train()
     objective.set_progress(0.0)
     optimizer = make_optimizer(objective, config)

@@ -126,7 +126,7 @@ def write_group(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
 
 def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
     """Raises `ValueError` unless `folder` holds the runs of this recipe and these seeds."""
-    from statewise.model.building import read_recipe
+    from statewise.model.recipes import read_recipe
 
     if read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")) != recipe:
         raise ValueError(f"{folder} holds runs of another recipe: choose another --out")
@@ -136,7 +136,7 @@ def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
 
 def resume(folder: Path, jobs: int, asked: cluster.Settings | None = None) -> int:
     """Continues the seeds that are not complete, `jobs` at a time, or on a cluster as `asked`."""
-    from statewise.model.building import read_recipe
+    from statewise.model.recipes import read_recipe
 
     seeds = seeds_of(folder)
     recipe = read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")).as_dict()

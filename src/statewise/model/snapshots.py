@@ -10,8 +10,9 @@ from statewise import __version__
 from statewise.analysis.base import Snapshot, Subject
 from statewise.config.recipe import Recipe
 from statewise.data_types import Completion, Examples
+from statewise.decoding import make_decoder
 from statewise.evaluation.evaluate import complete
-from statewise.model.building import make_decoder, make_objective
+from statewise.model.building import make_objective
 from statewise.objectives.activations import backbone_of, read
 from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, Run

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from statewise.config.trainer import TrainerConfig, kept_steps, token_count
+from statewise.config.trainer import kept_steps, token_count
 from statewise.runtime.bounds import LARGEST
 from statewise.runtime.messages import short
+
+if TYPE_CHECKING:
+    from statewise.config.trainer import TrainerConfig
 
 
 @dataclass(frozen=True)

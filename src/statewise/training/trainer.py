@@ -6,31 +6,38 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from statewise.config.trainer import TrainerConfig
-from statewise.data_types import Batch, Headline, NotFinite, sent
-from statewise.objectives.base import Objective
-from statewise.objectives.returned import check_counts
-from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
+from statewise.data_types import NotFinite, sent
+from statewise.run import DamagedCheckpoint
 from statewise.runtime.json_files import AMOUNT, COUNT, MEASURED, NUMBER, SHARE, Maybe, Shape, check, metric
-from statewise.tasks.batches import Stream, prefetch
-from statewise.training import checkpoint as checkpoints
 from statewise.training.agreement import Agreement, joined
+from statewise.training.checkpoint import load_training, load_weights, save, save_sharded
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
-from statewise.training.schedule import Schedule
 from statewise.training.sharding import not_finite, whole
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from statewise.config.recipe import Recipe
+    from statewise.config.trainer import TrainerConfig
+    from statewise.data_types import Batch, Headline
+    from statewise.objectives.base import Objective
+    from statewise.run import Checkpoint, Record, Run
+    from statewise.tasks.batches import Stream
+    from statewise.training.schedule import Schedule
+
+Made = TypeVar("Made")
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 """Signals that stop training after a checkpoint."""
@@ -39,15 +46,21 @@ FROM_SCHEDULERS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2")
 
 
 @dataclass(frozen=True)
-class Watch:
-    """The trainer's callbacks."""
+class Listener:
+    """Callbacks during training, called on the first process only, in this order."""
 
-    evaluate: Callable[[], dict[str, float]]
-    """Metrics of the current model on held-out data. Called on all processes; the first one's count."""
-    record: Callable[[Record], None] = lambda record: None
-    """Called on the first process with every record written to the run."""
+    begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
+    """Once, before the first step, with the step from which training starts."""
+    note: Callable[[str], None] = lambda note: None
+    """For each note on the schedule, the model and the data."""
+    baselines: Callable[[Mapping[str, Mapping[str, float]]], None] = lambda baselines: None
+    """Once, with the metrics of each baseline, if the task has baselines."""
     step: Callable[[int], None] = lambda step: None
-    """Called on the first process after every step."""
+    """After every step, with the number of steps done."""
+    record: Callable[[Record], None] = lambda record: None
+    """With every record written to the run, once it is written."""
+    report: Callable[[dict[str, Any]], None] = lambda report: None
+    """Once, at the end, with the report on the best checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,22 @@ class Drawn(NamedTuple):
     tokens: int
 
 
+def prefetch(make: Callable[[int], Made], numbers: Iterable[int], most: int = 2) -> Generator[Made, None, None]:
+    """`make(number)` for each number, in order, computed in a thread up to `most` results in advance. Exceptions of
+    `make` are raised where its result is consumed. The thread ends with the iterator: close one that is not
+    exhausted."""
+    rest = iter(numbers)
+    pool = ThreadPoolExecutor(1, "prefetch")
+    try:
+        waiting = deque(pool.submit(make, number) for number in islice(rest, most))
+        while waiting:
+            made = waiting.popleft().result()
+            waiting.extend(pool.submit(make, number) for number in islice(rest, 1))
+            yield made
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 class Trainer:
     """Trains one objective into one run."""
 
@@ -151,13 +180,15 @@ class Trainer:
         seed: int,
         headline: Headline,
         fabric: Fabric,
-        watch: Watch,
+        evaluate: Callable[[], dict[str, float]],
+        listener: Listener,
         peak: float | None = None,
     ) -> None:
-        """`peak`: peak FLOP/s of one device, if known."""
+        """`evaluate`: metrics of the objective as it stands on held-out data; all processes call it, and the first
+        one's result counts. `peak`: peak FLOP/s of one device, if known."""
         self.objective, self.stream, self.run, self.config = objective, stream, run, config
         self.schedule, self.seed, self.headline = schedule, seed, headline
-        self.fabric, self.watch, self.peak = fabric, watch, peak
+        self.fabric, self.evaluate, self.listener, self.peak = fabric, evaluate, listener, peak
         self.progress = Progress()
         # Before the optimiser: moving to a device or sharding may replace parameters, and the optimiser's state is
         # loaded onto its parameters' device. Compiling and distributing happen only here; self.objective stays the
@@ -177,12 +208,12 @@ class Trainer:
         self.saved: int | None = None
         """The step of the newest checkpoint, known to every process."""
         self.agreement = Agreement(fabric.global_rank, fabric.world_size)
-        self.first = self.agreement.first
+        self.loss_checked = False
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Resumes from `checkpoint`; deletes everything later from the run."""
-        checkpoints.load_weights(checkpoint, self.objective)
-        state = checkpoints.load_training(checkpoint)
+        load_weights(checkpoint, self.objective)
+        state = load_training(checkpoint)
         try:
             load_state_by_name(self.optimizer.optimizer, self.objective, state["optimizer"])
             self.progress = Progress(**check(state["progress"], PROGRESS, "progress"))
@@ -215,8 +246,8 @@ class Trainer:
                 progress.step += 1
                 progress.window["seconds"] = progress.window.get("seconds", 0.0) + time.monotonic() - began
                 progress.seconds = time.monotonic() - started
-                if self.first:
-                    self.watch.step(progress.step)
+                if self.agreement.first:
+                    self.listener.step(progress.step)
                 if progress.step % config.log_every == 0 or progress.step == self.schedule.steps:
                     self._log()
                 if (
@@ -260,6 +291,9 @@ class Trainer:
             last = place == len(micro) - 1
             with nullcontext() if last else self.fabric.no_backward_sync(self.wrapped):
                 loss = self.wrapped(batch, counts)
+                if not self.loss_checked:
+                    self.objective.check_loss(loss)
+                    self.loss_checked = True
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value() * self.fabric.world_size)
             if taken := next((name for name in loss.parts if name in LOGGED or metric(name) is SHARE), ""):
@@ -302,7 +336,7 @@ class Trainer:
         """The parts' counts over the whole step, and the signal that any process had received one step before."""
         counts: dict[str, torch.Tensor] = {}
         for batch in micro:
-            for name, count in check_counts(self.objective, self.objective.counts(batch)).items():
+            for name, count in self.objective.counts(batch).items():
                 counts[name] = counts[name] + count if name in counts else count
         if self.fabric.world_size == 1:
             return counts, self.signal
@@ -396,7 +430,7 @@ class Trainer:
         """Evaluates and keeps the best."""
         self._flush()
         self.objective.eval()
-        metrics = self.watch.evaluate()
+        metrics = self.evaluate()
         self.objective.train()
         metrics, best = self.fabric.broadcast((metrics, self.progress.best))
         if self.headline.metric not in metrics:
@@ -437,11 +471,11 @@ class Trainer:
         step, optimizer = self.progress.step, state_by_name(self.optimizer.optimizer, self.objective)
         training = {"optimizer": optimizer, "progress": vars(self.progress), **({"lanes": lanes} if lanes else {})}
         if self.sharded:
-            checkpoints.save_sharded(self.run, step, self.objective, training, self.agreement)
+            save_sharded(self.run, step, self.objective, training, self.agreement)
 
         def finish() -> None:
             if not self.sharded:
-                checkpoints.save(self.run, step, self.objective.state_dict(), training)
+                save(self.run, step, self.objective.state_dict(), training)
             self.run.drop_checkpoints(newest=2, keeps=self.schedule.keeps)
 
         self.agreement.on_first(finish)
@@ -455,7 +489,7 @@ class Trainer:
     def _write(self, record: Record) -> None:
         def write() -> None:
             self.run.log(record)
-            self.watch.record(record)
+            self.listener.record(record)
 
         self.agreement.on_first(write)
 

@@ -541,7 +541,7 @@ def test_models_and_tasks_that_have_none_are_told_which_do(tmp_path, capsys):
     capsys.readouterr()
     assert main(["analyze", str(run), "belief-dynamics"]) == 2
     said = capsys.readouterr().err
-    assert "needs a model with latent dynamics: such are models of the objective next_latent" in said
+    assert "latent dynamics: such models, with default fields, have the objective next_latent" in said
     assert main(["analyze", str(run), "belief-geometry", "--layers", "blocks.7.hook_resid_post"]) == 2
     assert "there are blocks 0 to 1" in capsys.readouterr().err
     assert main(["analyze", str(run), "belief-geometry", "--words", "1"]) == 2
@@ -551,7 +551,7 @@ def test_models_and_tasks_that_have_none_are_told_which_do(tmp_path, capsys):
     capsys.readouterr()
     for name in ("belief-geometry", "belief-dynamics"):
         assert main(["analyze", str(graphs), name]) == 2
-        assert "beliefs are known exactly: such is the task hmm" in capsys.readouterr().err
+        assert "beliefs are known exactly: such a task is hmm" in capsys.readouterr().err
 
 
 def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):
