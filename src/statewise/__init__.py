@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+if not TYPE_CHECKING:  # type checkers get it from the import above
+
+    def __getattr__(name: str) -> Any:
+        if name != "Model":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from statewise.model.model import Model  # imports torch, which the command line needs late
+
+        return Model
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), "Model"])
+
 
 def load(folder: str | Path, checkpoint: str | int = "best", device: str = "auto") -> Model:
     """The model of a run directory; see `statewise.model.loading.load_model`."""

@@ -43,7 +43,7 @@ class Symbols(Protocol):
 
     @property
     def vocab(self) -> Sized:
-        """As many symbols as there are token ids."""
+        """The symbols, one for each token id."""
 
     @property
     def context(self) -> int:
@@ -51,8 +51,8 @@ class Symbols(Protocol):
 
 
 def make_objective(recipe: Recipe, task: Symbols) -> Objective:
-    """The recipe's objective around its backbone, with weights drawn by the recipe's seed. Raises `ValueError` if the
-    weights are more than this machine can hold, or if objective, backbone and order of rows do not go together."""
+    """The recipe's objective with its backbone, and new weights by the recipe's seed. Raises `ValueError` if the
+    weights do not fit this machine's memory, or if objective, backbone and order of rows do not go together."""
 
     def make_backbone(*, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
         config = dataclasses.replace(recipe.backbone.config, **fields)
@@ -78,7 +78,7 @@ def make_objective(recipe: Recipe, task: Symbols) -> Objective:
 
 @contextmanager
 def _drawing_by(seed: int) -> Iterator[None]:
-    """Within, what torch draws on the CPU follows from `seed`; the caller's random numbers go on unchanged."""
+    """Within, torch's random numbers on the CPU follow from `seed`; the caller's generator is restored afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
@@ -105,7 +105,7 @@ def inference(objective: Objective, precision: str) -> Iterator[Predictor]:
 
 
 def check_analysis(analysis: Analysis, task: Task, objective: Objective) -> None:
-    """Raises `ValueError` if the analysis cannot be made of models of the objective on the task; the weights may have
-    no memory (device `meta`)."""
+    """Raises `ValueError` if the analysis does not suit models of the objective on the task. The objective may be on
+    the device `meta`, without weights."""
     with explaining_missing_capability(), torch.device("meta"):
         analysis.check(task, objective.predictor)

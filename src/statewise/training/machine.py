@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def choose_device(wanted: str) -> str:
-    """`cpu`, `cuda`, or another accelerator that PyTorch reports, such as `mps`; `auto` is `cuda` if there is such a
-    GPU, otherwise `cpu`. Raises `ValueError` if the device is not available."""
+    """The device `wanted`: `cpu`, `cuda`, or another accelerator that PyTorch reports, such as `mps`; `auto` is `cuda`
+    if PyTorch finds such a GPU, otherwise `cpu`. Raises `ValueError` if the device is not available."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -34,10 +34,12 @@ def choose_device(wanted: str) -> str:
 
 
 def refuse_missing(device: str, wanted: int) -> None:
-    """Raises `ValueError` if this machine has fewer GPUs than the processes that are to use one each."""
+    """Raises `ValueError` if this machine has fewer devices than `wanted`, unless `device` is the CPU."""
     here = torch.accelerator.device_count()
     if device != "cpu" and wanted > here:
-        raise ValueError(f"trainer.devices {wanted}: PyTorch reports {here} of the device {device} here; take as many")
+        raise ValueError(
+            f"trainer.devices {wanted}: PyTorch reports {here} of the device {device} here; set it to at most {here}"
+        )
 
 
 def choose_precision(wanted: str, device: str) -> str:
@@ -53,7 +55,7 @@ def choose_precision(wanted: str, device: str) -> str:
 
 
 def choose_threads(config: TrainerConfig) -> int:
-    """Threads per process: as configured, or the cores divided among `devices` processes."""
+    """Threads per process: as configured, or PyTorch's default divided among the `devices` processes."""
     if config.threads is not None:
         return config.threads
     return max(1, torch.get_num_threads() // config.devices)
@@ -129,7 +131,7 @@ REFUSED = ("allocate memory", "overflow", "out of memory", "too large", "Storage
 
 
 def machine_bytes() -> int | None:
-    """This machine's main memory; None if the system does not report it."""
+    """Bytes of this machine's main memory; None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -137,8 +139,8 @@ def machine_bytes() -> int | None:
 
 
 def device_bytes(device: str) -> int | None:
-    """Memory of a device, of the cpu main memory; of a GPU, which others may use, too, what is free; None where the
-    system does not say."""
+    """Bytes of a device's memory: for a GPU, which others may use, too, the free memory; for others, main memory. None
+    if the system does not report it."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
     return machine_bytes() if device in ("cpu", "mps") else None

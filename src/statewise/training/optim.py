@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from statewise.training.schedule import Schedule
 
 STACK = 1 << 22
-"""Most numbers of the matrices that are made orthogonal together: enough of small ones, and one at a time of those that
-keep a device busy alone."""
+"""Maximum number of values of the matrices that are orthogonalised together: many small matrices, or a single one that
+keeps a device busy alone."""
 
 
 def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.Optimizer:
@@ -52,9 +52,9 @@ def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.O
 
 
 def state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Any]:
-    """The optimiser's state with names of the parameters of `module` where `state_dict` has numbers: any number of
-    processes can load it. Tensors of sharded parameters are sharded, too. `never_updated` names the parameters that
-    have had no gradient yet, and so have no state."""
+    """The optimiser's state with the names of the parameters of `module` in place of their numbers in `state_dict`, so
+    that any number of processes can load it. Tensors of sharded parameters are sharded, too. `never_updated` names the
+    parameters that have had no gradient yet and so have no state."""
     names, moments = _names(optimizer, module), optimizer.state_dict()["state"]
     return {
         "state": {names[number]: kept for number, kept in moments.items()},
@@ -64,16 +64,16 @@ def state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[s
 
 
 def load_state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, state: dict[str, Any]) -> None:
-    """Restores what `state_by_name` returned. What the recipe says, such as the betas, stays as it is.
+    """Restores what `state_by_name` returned, except settings of the recipe, such as the betas.
 
-    Raises `ValueError` or `KeyError` if it is the state of other parameters, or not all of theirs: PyTorch's fused
+    Raises `ValueError` or `KeyError` if the state belongs to other parameters or is incomplete: PyTorch's fused
     optimisers write beyond the end of a tensor that is too small.
     """
     names, parameters = _names(optimizer, module), dict(module.named_parameters())
     numbers = {name: number for number, name in enumerate(names)}
     groups = optimizer.state_dict()["param_groups"]
     if [[numbers[place] for place in group["params"]] for group in state["param_groups"]] != _numbers(optimizer):
-        raise ValueError("the optimiser's state is of other parameters")
+        raise ValueError("the optimiser's state belongs to other parameters")
     kinds = {number: _kinds(group) for group in groups for number in group["params"]}
     moments = {}
     for place, kept in state["state"].items():
@@ -88,22 +88,22 @@ def load_state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, stat
 
 
 def _kinds(group: dict[str, Any]) -> set[str]:
-    """The tensors that the optimiser keeps of each parameter of a group: of Muon or of AdamW."""
+    """The names of the tensors that the optimiser, Muon or AdamW, keeps for each parameter of a group."""
     return {"momentum_buffer"} if "momentum" in group else {"step", "exp_avg", "exp_avg_sq"}
 
 
 def _checked(kind: str, tensor: Any, name: str, parameter: Tensor) -> Tensor:
-    """A tensor of the optimiser's state, with the layout of its parameter. Raises `ValueError` if it does not fit."""
+    """A tensor of the optimiser's state in the layout of its parameter. Raises `ValueError` if it does not fit."""
     if not isinstance(tensor, Tensor | Stored):
-        raise ValueError(f"{kind} of {name} is no tensor")
+        raise ValueError(f"{kind} of {name} is not a tensor")
     found = (read(tensor) if kind == "step" else like(tensor, parameter)).detach()
     shape = () if kind == "step" else tuple(parameter.shape)
     if tuple(found.shape) != shape or not found.is_floating_point():
         what = f"{str(found.dtype).removeprefix('torch.')} of shape {tuple(found.shape)}"
-        raise ValueError(f"{kind} of {name} is {what}, not of floats of shape {shape}")
+        raise ValueError(f"{kind} of {name} is {what}, not floats of shape {shape}")
     if kind == "step" or found.stride() == parameter.stride():
         return found
-    return torch.empty_like(parameter).copy_(found)  # fused kernels take both to lie alike in memory
+    return torch.empty_like(parameter).copy_(found)  # fused kernels assume one layout in memory
 
 
 def _numbers(optimizer: torch.optim.Optimizer) -> list[list[int]]:
@@ -130,8 +130,8 @@ def learning_rate(step: int, config: TrainerConfig, schedule: Schedule) -> float
 
 
 def hidden_matrices(objective: Objective) -> list[nn.Parameter]:
-    """The trainable matrices of linear and recurrent layers, except those that map to logits. Not among them are
-    embeddings, norms, biases, and parameters outside such layers (initial states, tensors of three dimensions)."""
+    """The trainable matrices of linear and recurrent layers, except those that map to logits. Embeddings, norms,
+    biases, and parameters outside such layers (initial states, tensors of three dimensions) do not belong to them."""
     heads = {id(matrix) for matrix in objective.head_matrices()}
     found: dict[int, nn.Parameter] = {}
     for part in objective.modules():
@@ -143,9 +143,9 @@ def hidden_matrices(objective: Objective) -> list[nn.Parameter]:
 
 
 class Muon(torch.optim.Muon):
-    """PyTorch's Muon by fewer and faster products: those of matrices of one shape are done together, in bf16 where the
-    device multiplies fast in it, elsewhere in the type of the parameters. PyTorch takes one matrix at a time, always in
-    bf16, which on a processor without bf16 instructions can cost more than the rest of a small model's step.
+    """PyTorch's Muon with fewer and faster products: matrices of one shape are multiplied together, in bf16 where the
+    device is fast in it, elsewhere in the type of the parameters. PyTorch takes one matrix at a time, always in bf16,
+    which on a processor without bf16 instructions can cost more than the rest of a small model's step.
 
     Its `adjust_lr_fn` is `match_rms_adamw`. Sharded matrices are left to PyTorch, which divides their products among
     the processes.
@@ -169,7 +169,7 @@ class Muon(torch.optim.Muon):
         return loss
 
     def _update(self, alike: list[Tensor], group: dict[str, Any]) -> None:
-        """One step of matrices of one shape, each with a gradient."""
+        """Updates matrices of one shape, each of which has a gradient."""
         rate, momentum, shape = group["lr"], group["momentum"], alike[0].shape
         gradients = [cast("Tensor", parameter.grad) for parameter in alike]
         moments = [self._moment(parameter) for parameter in alike]
@@ -187,7 +187,7 @@ class Muon(torch.optim.Muon):
 
 
 def _alike(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Lists of matrices of one shape and type, of at most `STACK` numbers together, but at least one matrix."""
+    """Lists of matrices of one shape and type, with at most `STACK` values together, but at least one matrix."""
     found: dict[Any, list[Tensor]] = defaultdict(list)
     for parameter in parameters:
         found[parameter.shape, parameter.dtype].append(parameter)

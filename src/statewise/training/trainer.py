@@ -1,4 +1,4 @@
-"""The only training loop. It is independent of the objective, the backbone and the task."""
+"""The only training loop. It is independent of objectives, backbones and tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Made = TypeVar("Made")
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 """Signals that stop training after a checkpoint."""
 FROM_SCHEDULERS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
-"""Signals that mean the same as SIGTERM: warnings of a time limit or of preemption."""
+"""Signals treated as SIGTERM: schedulers send them before a time limit or a preemption."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ LOGGED = {
     "reason",
     "part",
 }
-"""Names in the log of training that no part of a loss may have."""
+"""Names in the log of training, which no part of a loss may have."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Progress:
 
     step: int = 0
     tokens: int = 0
-    """Real tokens trained on; of several processes those of the first, times their number."""
+    """Tokens trained on, without padding; with several processes, the first one's tokens times their number."""
     seconds: float = 0.0
     """Time spent training, before and after resuming."""
     best: float | None = None
@@ -121,11 +121,11 @@ PROGRESS: Shape = {
     "solved_in_a_row": COUNT,
     "window": {"steps?": AMOUNT, "tokens?": AMOUNT, "seconds?": AMOUNT, "flops?": AMOUNT, ...: NUMBER},
 }
-"""What a checkpoint's progress must be."""
+"""The shape of a checkpoint's progress."""
 
 
 class OnHost:
-    """A copy of a small tensor, which waits for the device only where it is read."""
+    """A copy of a small tensor on the host; only reading its values waits for the device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         cuda = tensor.device.type == "cuda"
@@ -136,7 +136,7 @@ class OnHost:
             self.done.record()
 
     def values(self) -> list[float]:
-        """Its values."""
+        """The tensor's values."""
         if self.done is not None:
             self.done.synchronize()
         found: list[float] = self.copy.tolist()
@@ -144,7 +144,7 @@ class OnHost:
 
 
 class Drawn(NamedTuple):
-    """What a step needs from the host; prepared in the background during the previous step."""
+    """The part of a step that the host prepares, in the background during the previous steps."""
 
     parts: list[Batch]
     """This process's share of the batch, in micro-batches."""
@@ -184,7 +184,7 @@ class Trainer:
         listener: Listener,
         peak: float | None = None,
     ) -> None:
-        """`evaluate`: metrics of the objective as it stands on held-out data; all processes call it, and the first
+        """`evaluate`: computes metrics of the current model on held-out data; all processes call it, and the first
         one's result counts. `peak`: peak FLOP/s of one device, if known."""
         self.objective, self.stream, self.run, self.config = objective, stream, run, config
         self.schedule, self.seed, self.headline = schedule, seed, headline
@@ -204,14 +204,14 @@ class Trainer:
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
         self.signal: int | None = None
         self.signals: OnHost | None = None
-        """Of several processes, which signals they had received in the step before."""
+        """With several processes, which signals any of them had received in the previous step."""
         self.saved: int | None = None
         """The step of the newest checkpoint, known to every process."""
         self.agreement = Agreement(fabric.global_rank, fabric.world_size)
         self.loss_checked = False
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Resumes from `checkpoint`; deletes everything later from the run."""
+        """Restores the state of `checkpoint`, and deletes everything later from the run."""
         load_weights(checkpoint, self.objective)
         state = load_training(checkpoint)
         try:
@@ -270,13 +270,13 @@ class Trainer:
         return self.config.stop_when_solved and self.progress.solved_in_a_row >= 2
 
     def _draw(self, step: int) -> Drawn:
-        """What a step needs from the host."""
+        """The batch of a step."""
         parts = self.stream.batches(step, self.config.accumulate)
         tokens = sum(int(np.count_nonzero(batch.real.numpy())) for batch in parts)
         return Drawn(parts, tokens)
 
     def _step(self, drawn: Drawn) -> int | None:
-        """One optimiser step. Returns the signal to stop for, once every process knows of it."""
+        """Makes one optimiser step. Returns the signal to stop for, once every process knows of it."""
         config, step = self.config, self.progress.step
         # Each step's randomness is a function of its number, so resuming needs no generator state.
         torch.manual_seed(_step_seed(self.seed, step, self.fabric.global_rank))
@@ -316,7 +316,7 @@ class Trainer:
         self.recent.append((step + 1, names, torch.stack([sums[name].float() for name in names])))
         if self.fabric.device.type == "cpu":
             self._flush()
-        # Of tokens and operations those of this process, scaled.
+        # Tokens and operations are those of this process, times the number of processes.
         window, world = self.progress.window, self.fabric.world_size
         window["steps"] = window.get("steps", 0.0) + 1
         window["tokens"] = window.get("tokens", 0.0) + drawn.tokens * world
@@ -390,7 +390,7 @@ class Trainer:
         return own
 
     def _fail(self, step: int, part: str, what: str, *, no_update: bool = False) -> None:
-        """Raises `NotFinite`; `no_update`: the weights are still those of the initialisation."""
+        """Raises `NotFinite`. `no_update`: the weights are still the initial ones."""
         last = self.run.checkpoints()
         kept = f"the last checkpoint is that of step {last[-1].step}" if last else "there is no checkpoint yet"
         self._write({"kind": "end", "step": step, "reason": "not finite", "part": part})
@@ -427,7 +427,7 @@ class Trainer:
         self._write(record)
 
     def _evaluate(self) -> None:
-        """Evaluates and keeps the best."""
+        """Evaluates, and saves a checkpoint if it is the best so far."""
         self._flush()
         self.objective.eval()
         metrics = self.evaluate()
@@ -435,7 +435,7 @@ class Trainer:
         metrics, best = self.fabric.broadcast((metrics, self.progress.best))
         if self.headline.metric not in metrics:
             raise ValueError(
-                f"the task's headline metric is {self.headline.metric!r}, which is none of its metrics: "
+                f"the task's headline metric is {self.headline.metric!r}, which is not one of its metrics: "
                 f"{', '.join(metrics)}"
             )
         value = metrics[self.headline.metric]
