@@ -211,7 +211,7 @@ def test_so_it_is_when_a_run_goes_on(tmp_path, monkeypatch):
     def refuse(module):
         raise ValueError("frozen parameters")
 
-    monkeypatch.setattr(sharding, "refuse_frozen", refuse)
+    monkeypatch.setattr("statewise.experiments.launch.refuse_frozen", refuse)
     with pytest.raises(ValueError, match="frozen parameters"):
         resume(tmp_path / "run", flags=TWO)
     assert resume(tmp_path / "run", flags=["--trainer.devices=1"]).step == 3
