@@ -17,10 +17,12 @@ from timing import Benchmark, parser, ratio
 from train_step import flags_of, stepper
 
 from statewise.config.recipes import recipe_text
-from statewise.model.building import make_task, read_recipe
-from statewise.objectives.costs import document_lengths
-from statewise.tasks.batches import Stream, prefetch
+from statewise.model.building import make_task
+from statewise.model.recipes import read_recipe
+from statewise.objectives.base import document_lengths
+from statewise.tasks.batches import Stream
 from statewise.training import machine
+from statewise.training.trainer import prefetch
 
 
 def main(words: Sequence[str] | None = None) -> int:

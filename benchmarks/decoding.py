@@ -14,10 +14,11 @@ import torch
 from timing import Benchmark, parser, ratio
 
 from statewise.config.recipes import recipe_text
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
-from statewise.model.building import make_decoder, read_recipe
 from statewise.model.loading import new_model
+from statewise.model.recipes import read_recipe
 from statewise.training import machine
 
 

@@ -25,11 +25,12 @@ from timing import Benchmark, parser, ratio
 
 from statewise.config.recipes import recipe_text
 from statewise.data_types import Completion
+from statewise.decoding import make_search
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor, goal_scorer
-from statewise.model.building import make_search, read_recipe
 from statewise.model.loading import new_model
 from statewise.model.model import Model
+from statewise.model.recipes import read_recipe
 from statewise.training import machine
 
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 import statewise
 from statewise.data_types import Batch
-from statewise.model.building import read_recipe
 from statewise.model.loading import new_model
 from statewise.model.model import Model
+from statewise.model.recipes import read_recipe
 
 LAYER_LEARNED = {"norm": "layer", "positions": "learned"}
 ROWS: list[tuple[str, str, dict[str, Any]]] = [

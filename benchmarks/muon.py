@@ -18,10 +18,10 @@ from one_step import like_the_trainer, one_step
 from timing import Benchmark, parser, ratio
 
 from statewise.config.recipes import recipe_text
-from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.model.building import make_objective, make_task
+from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
-from statewise.training.muon import Muon, MuonWithAdamW
-from statewise.training.optim import make_optimizer
+from statewise.training.optim import Muon, MuonWithAdamW, make_optimizer
 
 SIZES = {"3 layers of 64": (3, 64), "4 layers of 256": (4, 256)}
 SMOKE = {"1 layer of 16": (1, 16), "2 layers of 16": (2, 16)}

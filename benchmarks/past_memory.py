@@ -78,7 +78,8 @@ def measure(corpus: Path, smoke: bool) -> Found:
     from one_step import one_step
 
     from statewise.config.recipes import recipe_text
-    from statewise.model.building import make_objective, make_task, read_recipe
+    from statewise.model.building import make_objective, make_task
+    from statewise.model.recipes import read_recipe
     from statewise.tasks.batches import Stream
     from statewise.training import machine
     from statewise.training.optim import make_optimizer

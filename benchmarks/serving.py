@@ -43,9 +43,9 @@ from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.server import Server, listen
 from statewise.deploy.serving.settings import Settings
 from statewise.deploy.serving.text import Stops
-from statewise.model.building import read_recipe
 from statewise.model.loading import new_model
 from statewise.model.model import Model
+from statewise.model.recipes import read_recipe
 from statewise.training import machine
 
 PROMPT, TOKENS, CONTEXT = 32, 64, 256

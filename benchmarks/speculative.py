@@ -24,10 +24,10 @@ from timing import Benchmark, in_turn, parser
 from torch import Tensor
 
 import statewise
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Drafter, Predictor
 from statewise.experiments.draft_speed import DraftSpeed
-from statewise.model.building import make_decoder
 from statewise.model.model import Model
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.writing import write

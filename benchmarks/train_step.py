@@ -22,7 +22,8 @@ from timing import Benchmark, parser, ratio
 from statewise.backbones.nn import block
 from statewise.backbones.nn.attention import attend_fused
 from statewise.config.recipes import recipe_text
-from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.model.building import make_objective, make_task
+from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
 from statewise.training import machine
 from statewise.training.optim import make_optimizer

@@ -15,13 +15,15 @@ from unittest import mock
 import torch
 from timing import Benchmark, parser
 
+from statewise.analysis import make_analysis
 from statewise.analysis.base import Findings, Snapshot, Subject
 from statewise.config.recipe import Recipe
 from statewise.config.recipes import recipe_text
+from statewise.decoding import make_decoder
 from statewise.evaluation.evaluate import evaluate
-from statewise.model.building import make_analysis, make_decoder, read_recipe
 from statewise.model.loading import new_model
 from statewise.model.model import Model
+from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
 
 

@@ -27,11 +27,12 @@ from statewise.backbones.powers import Branching, Phased
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.data_types import Batch, Examples, Hidden
+from statewise.decoding import make_decoder
 from statewise.decoding.predictor import GoalScorer, Predictor, SuffixEncoder
 from statewise.evaluation.evaluate import complete
-from statewise.model.building import make_decoder, read_recipe
 from statewise.model.loading import new_model
 from statewise.model.model import Model
+from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Run

@@ -20,9 +20,9 @@ from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.server import Server, listen
 from statewise.deploy.serving.settings import Settings
-from statewise.model.building import read_recipe
 from statewise.model.loading import new_model
 from statewise.model.model import Model
+from statewise.model.recipes import read_recipe
 
 
 def story_model(

@@ -7,9 +7,9 @@ from typing import Any
 
 from doubles import spread_weights
 
-from statewise.model.building import read_recipe
 from statewise.model.loading import new_model
 from statewise.model.model import Model
+from statewise.model.recipes import read_recipe
 
 HMM = {"name": "hmm", "process": "mess3", "length": 8, "held_out_sequences": 64}
 CITY = {"name": "manhattan", "rows": 4, "columns": 5, "max_moves": 12, "held_out_moves": 8, "held_out_rides": 40}

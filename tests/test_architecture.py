@@ -147,6 +147,52 @@ def test_no_command_imports_another():
         assert not [name for name in imports(path) if within(name, others)], path.name
 
 
+def loaded_with(path: Path) -> set[Path]:
+    """The files of ours that an import of this one loads, itself included: what it imports at the top, and so on."""
+    found, left = set[Path](), [path]
+    while left:
+        path = left.pop()
+        if path not in found:
+            found.add(path)
+            left += imported_at_once(path)
+    return found
+
+
+@cache
+def imported_at_once(path: Path) -> set[Path]:
+    """The files of ours that a file imports when it is imported: not in functions, and not for types alone."""
+    names, left = set[str](), list[ast.stmt](ast.parse(path.read_text()).body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            left += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for field in ("body", "orelse", "finalbody"):
+                left += getattr(node, field, [])
+    places = [SOURCE.parent.joinpath(*name.split(".")) for name in names if name.startswith("statewise.")]
+    return {file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("module", "most"), [("training/trainer", 25), ("experiments/launch", 45), ("objectives/next_token", 15)]
+)
+def test_few_files_stand_between_a_reader_and_a_training_step(module, most):
+    found = {path.relative_to(SOURCE).as_posix() for path in loaded_with(SOURCE / f"{module}.py")}
+    assert len(found) <= most, sorted(found)
+
+
+def test_training_loads_neither_analyses_nor_models_for_users():
+    loaded = {path.relative_to(SOURCE).as_posix() for path in loaded_with(SOURCE / "experiments/launch.py")}
+    assert "evaluation/evaluate.py" in loaded
+    assert not [name for name in loaded if name.startswith("analysis/") or name == "model/model.py"]
+    trainer = {path.relative_to(SOURCE).parts[0] for path in loaded_with(SOURCE / "training/trainer.py")}
+    assert trainer <= {"data_types.py", "run", "runtime", "training"}
+
+
 def modules_after(statement: str) -> set[str]:
     code = f"{statement}\nimport sys; print(*(name for name in sys.modules if '.' not in name))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -195,7 +241,7 @@ def test_models_load_no_compiler_before_it_is_needed():
     """It takes as long as PyTorch itself, and only optimisers and `torch.compile` need it."""
     code = """
 import sys
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.model.loading import new_model
 from statewise.objectives import OBJECTIVES
 from statewise.config.recipes import recipe_text

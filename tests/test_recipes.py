@@ -12,7 +12,8 @@ from statewise.analysis.beliefs.geometry import FEW
 from statewise.cli import main
 from statewise.config.recipes import recipe_names, recipe_text
 from statewise.config.trainer import kept_steps
-from statewise.model.building import make_objective, read_recipe
+from statewise.model.building import make_objective
+from statewise.model.recipes import read_recipe
 
 ROOT = Path(__file__).parent.parent
 PATH_STAR = [name for name in recipe_names() if name.startswith("path-star-") and name.endswith("-fixed")]

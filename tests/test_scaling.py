@@ -8,7 +8,8 @@ import torch
 
 from statewise.config.recipes import recipe_names, recipe_text
 from statewise.experiments.dry_run import STATE, Data, count_parameters, random_data, task_data
-from statewise.model.building import make_objective, read_recipe
+from statewise.model.building import make_objective
+from statewise.model.recipes import read_recipe
 from statewise.training.schedule import Schedule
 
 TABLE = Path(__file__).parents[1] / "docs" / "recipe-costs.csv"

@@ -34,7 +34,8 @@ from statewise.data_types import Batch
 from statewise.decoding import DECODERS
 from statewise.decoding.base import Request
 from statewise.experiments.launch import Listener, resume, train
-from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.model.building import make_objective, make_task
+from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.objectives.predictors import head_predictor

@@ -91,8 +91,8 @@ def build(recipe: str | Path, *flags: str, **fields: Any) -> Model:
     """
     from statewise.config.recipe import as_flags
     from statewise.config.recipes import recipe_given
-    from statewise.model.building import read_recipe
     from statewise.model.loading import new_model
+    from statewise.model.recipes import read_recipe
 
     text, source = recipe_given(recipe)
     return new_model(read_recipe(text, [*flags, *as_flags(fields)], source))
@@ -119,7 +119,7 @@ def train(
     from statewise.config.recipe import as_flags
     from statewise.config.recipes import recipe_given
     from statewise.experiments.launch import train as train_recipe
-    from statewise.model.building import read_recipe
+    from statewise.model.recipes import read_recipe
 
     field_flags = as_flags(fields, besides=("out", "overwrite", "progress", "listener"))
     text, source = recipe_given(recipe)
@@ -157,7 +157,7 @@ def seeds(
     from statewise.config.recipes import recipe_given
     from statewise.experiments import seeds as group
     from statewise.experiments.jobs import RunsOutcome
-    from statewise.model.building import read_recipe
+    from statewise.model.recipes import read_recipe
 
     if overwrite and resume:
         raise ValueError("give overwrite or resume, not both")

@@ -6,9 +6,9 @@ import torch
 from doubles import VOCABULARY, FixedTask, MarkovPredictor, random_examples, spread_weights, subject, tiny_objective
 from torch.nn import functional as F
 
+from statewise.analysis import make_analysis
 from statewise.data_types import Batch, Examples, Hidden
 from statewise.decoding.predictor import FutureReader
-from statewise.model.building import make_analysis
 
 
 def from_the_end(objective, prompt, count):

@@ -18,13 +18,12 @@ from doubles import (
     tiny_recurrent,
 )
 
-from statewise.analysis import ANALYSES
+from statewise.analysis import ANALYSES, make_analysis
 from statewise.analysis.base import Findings, Snapshot
 from statewise.analysis.beliefs.beliefs import beliefs
 from statewise.analysis.effective_rank import effective_rank
 from statewise.analysis.sentences import explained, percent
 from statewise.cli import main
-from statewise.model.building import make_analysis
 from statewise.tasks.batches import collate
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from doubles import MarkovPredictor, subject
 
+from statewise.analysis import make_analysis
 from statewise.data_types import Completion
-from statewise.model.building import make_analysis
 from statewise.tasks.countdown import Countdown, CountdownConfig
 from statewise.tasks.path_star import PathStar, PathStarConfig
 

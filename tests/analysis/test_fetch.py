@@ -7,10 +7,10 @@ from doubles import CONTEXT, VOCABULARY, FixedTask, spread_weights, subject, tin
 from torch.nn import functional as F
 from two_stream_paper import from_the_paper
 
+from statewise.analysis import make_analysis
 from statewise.backbones import two_stream
 from statewise.backbones.two_stream import VARIANTS
 from statewise.data_types import Batch, Examples
-from statewise.model.building import make_analysis
 from statewise.objectives.predictors import head_predictor
 
 pytestmark = pytest.mark.usefixtures("float64")

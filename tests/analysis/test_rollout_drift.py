@@ -5,8 +5,8 @@ import pytest
 import torch
 from doubles import TINY_BACKBONES, FixedTask, random_examples, spread_weights, subject, tiny_objective
 
+from statewise.analysis import make_analysis
 from statewise.data_types import Batch, LacksPower
-from statewise.model.building import make_analysis
 
 
 def slowly(objective, examples, steps):

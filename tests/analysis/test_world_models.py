@@ -7,12 +7,12 @@ import pytest
 import torch
 from doubles import FixedTask, MarkovPredictor, WorldPredictor, random_examples, subject
 
+from statewise.analysis import make_analysis
 from statewise.analysis.following import by_length, draw, probabilities
 from statewise.analysis.world_models.map import MapReconstruction, MapSettings, findings
 from statewise.analysis.world_models.trials import floor_notes
 from statewise.cli import main
 from statewise.data_types import Examples
-from statewise.model.building import make_analysis
 from statewise.tasks import TASKS
 from statewise.tasks.automaton import Pairs, accepted, completed, distinguishing, up_to_end
 from statewise.tasks.manhattan.map_files import write_map

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from statewise.backbones.hf.config import HuggingFaceConfig, LoRAConfig
 from statewise.data_types import Batch
-from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.model.building import make_objective, make_task
+from statewise.model.recipes import read_recipe
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 pytest.importorskip("peft", reason="needs the extra hf")

@@ -10,9 +10,8 @@ from doubles import small_corpus
 
 from statewise.cli import main
 from statewise.data_types import Batch
-from statewise.decoding import kept_state
+from statewise.decoding import kept_state, make_decoder
 from statewise.decoding.continuing import continue_generation
-from statewise.model.building import make_decoder
 from statewise.model.loading import load_model
 from statewise.run import Run
 

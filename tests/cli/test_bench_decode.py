@@ -94,7 +94,7 @@ def test_streams_that_part_while_training_have_parted(run, monkeypatch):
         (["--draft", "2", "--without-cache", "--draft-vocabulary", "3"], "omit --draft-vocabulary"),
         (["--draft", "8-0"], "--draft takes lengths as in 0-8, 0,4,8 or auto, not"),
         (["--draft", "0-"], "--draft takes lengths"),
-        (["--draft", "2"], "such are models of the objective"),
+        (["--draft", "2"], "such models, with default fields, have the objective"),
         (["--draft", "2", "--prefill", "900"], f"{CONTEXT} tokens leaves nothing of the context of {CONTEXT} to"),
         (["--draft", "2", "--temperature", "-1"], "temperature must be"),
         (["--draft", "2", "--drafter", "prompt_lookup", "--decode", "900"], "do not fit the context"),

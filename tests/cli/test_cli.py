@@ -19,7 +19,7 @@ from statewise.cli import main
 from statewise.config.recipes import recipe_text
 from statewise.decoding import DECODERS
 from statewise.experiments.launch import Listener, check
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.run import Run
 
 TINY = [
@@ -314,9 +314,9 @@ def test_greedy_and_sample_head_for_goals_too(capsys, belief):
 def test_goals_that_cannot_be_headed_for_are_named(capsys, belief, runs):
     search = ("--decoder", "goal_search")
     for run, words, message in [
-        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2"), "such are models of"),
-        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2", "--decoder", "beam"), "such are models of"),
-        (runs / "next_token-1", ("--prompt", GRAPH, *search), "such are models of"),
+        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2"), "such models, with default"),
+        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2", "--decoder", "beam"), "such models, with default"),
+        (runs / "next_token-1", ("--prompt", GRAPH, *search), "such models, with default"),
         (belief, ("--prompt", "a", "--goal", "", *search), "omit --goal"),
         (belief, ("--prompt", "a", "--goal", "z", *search), "unknown symbol 'z'"),
         (belief, ("--prompt", "a", "--goal", "a b c d e", *search), "leaves no room in the context of 6"),

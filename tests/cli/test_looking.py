@@ -12,8 +12,8 @@ from doubles import SMALL_RUN, small_stories
 from statewise.analysis.base import Analysis, Findings
 from statewise.cli import main
 from statewise.config.recipes import recipe_text
-from statewise.model.building import read_recipe
 from statewise.model.loading import load_model, new_model
+from statewise.model.recipes import read_recipe
 from statewise.objectives.predictors import CausalPredictor
 from statewise.run import Run
 
@@ -231,7 +231,7 @@ def test_embed_has_a_face_in_the_library(run, graphs):
     ("text", "words", "message"),
     [
         (f"{GRAPH}0,1,2\n{GRAPH}0,1\n", [], ":2: "),
-        (f"{GRAPH}0,1,2\n", ["--of", "suffix"], "reads backwards as well: such are models of"),
+        (f"{GRAPH}0,1,2\n", ["--of", "suffix"], "reads backwards as well: such models, with default fields, have"),
         (f"{GRAPH}0,1,2\n", ["--checkpoint", "9"], "no checkpoint of step 9"),
         (f"{GRAPH}\n1|x\n", ["--prompts"], ":2: unknown symbol 'x'"),
         (f"{GRAPH}\n{GRAPH}0,1,2,3,4\n", ["--prompts"], ":2: 26 tokens, but there must be 1 to 24"),

@@ -10,7 +10,7 @@ from statewise.config.suites import Cell, read_suite, suite_given, suite_names
 from statewise.experiments import suite
 from statewise.experiments.jobs import last_line, read_state, threads_of_jobs, write_state
 from statewise.experiments.seeds import seeds_of
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.run import Run, shortened
 from statewise.runtime.durable import lock
 from statewise.runtime.messages import counted
@@ -382,9 +382,13 @@ def test_suites_that_make_no_sense_are_refused(tmp_path, capsys, old, new, messa
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("evaluate --length 12,24", "analyze belief-geometry", "bits/next_token-gpt: .* such is the task hmm"),
+        ("evaluate --length 12,24", "analyze belief-geometry", "bits/next_token-gpt: .* such a task is hmm"),
         ("evaluate --length 12,24", "analyze rollout-drift", "bits/next_token-gpt: .* needs a model"),
-        ("evaluate --length 12,24", "analyze map", "bits/next_token-gpt: a map needs a task of taxi rides: such is"),
+        (
+            "evaluate --length 12,24",
+            "analyze map",
+            "bits/next_token-gpt: a map needs a task of taxi rides: such a task",
+        ),
         ("evaluate --length 12,24", "analyze gradient-ratio", "bits/next_token-lstm: gradient-ratio needs a model"),
         ("evaluate --length 12,24", "evaluate --fills .", "bits/next_token-gpt: --fills . is a folder"),
         (

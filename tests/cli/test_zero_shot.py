@@ -87,7 +87,7 @@ def test_a_run_without_text_has_no_likelihood_of_any(tmp_path, questions, capsys
     assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--out", str(tmp_path / "run")]) == 0
     code, _, err = called(capsys, "score", tmp_path / "run", questions)
     assert code == 2
-    assert "such are the tasks stories and text" in err
+    assert "such tasks are stories and text" in err
 
 
 @pytest.mark.parametrize(("encoding", "code"), [("plain", 0), ("fill_in_the_middle", 2)])

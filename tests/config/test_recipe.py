@@ -14,7 +14,8 @@ from statewise.config.field_help import Declared, declared_fields
 from statewise.config.recipe import field_help, field_names, parse
 from statewise.config.recipes import recipe_names, recipe_text
 from statewise.config.trainer import TrainerConfig, token_count
-from statewise.model.building import TABLES, read_recipe
+from statewise.model.building import TABLES
+from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.runtime.yaml_files import read_yaml
 

@@ -13,9 +13,9 @@ import statewise
 from statewise.analysis import ANALYSES
 from statewise.backbones import BACKBONES
 from statewise.cli import main
-from statewise.decoding import DECODERS
-from statewise.model.building import make_decoder, read_recipe
+from statewise.decoding import DECODERS, make_decoder
 from statewise.model.loading import load_model
+from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.next_token import NextToken
 from statewise.tasks import TASKS

@@ -8,8 +8,8 @@ from doubles import JointPredictor, MarkovPredictor, spread_weights, tiny_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
-from statewise.model.building import make_decoder
 
 
 def search(predictor, prompt, limit, end=None, goal=None, **fields):

@@ -9,10 +9,10 @@ from doubles import VOCABULARY, MarkovPredictor, spread_weights, tiny_objective
 from torch.nn import functional as F
 
 from statewise.data_types import Batch
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import closing_symbol
 from statewise.evaluation.infilling import fill_gaps
-from statewise.model.building import make_decoder
 from statewise.tasks.base import Infill
 
 CLOSING = VOCABULARY

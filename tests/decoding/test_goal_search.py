@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from statewise.backbones.nn.cache import SLACK
 from statewise.data_types import Completion
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.goal_search import ranked
 from statewise.decoding.predictor import GoalScorer
-from statewise.model.building import make_decoder
 from statewise.objectives.belief_state.predictors import GoalPredictor
 
 NOTHING = np.zeros(0, np.int64)

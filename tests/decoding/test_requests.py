@@ -7,10 +7,10 @@ import pytest
 import torch
 from doubles import TINY_BACKBONES, VOCABULARY, MarkovPredictor, spread_weights, tiny_belief_slots, tiny_objective
 
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.continuing import Continued, DraftingContinued
 from statewise.decoding.predictor import carrier
-from statewise.model.building import make_decoder
 
 CONTEXT = 24
 END = 3

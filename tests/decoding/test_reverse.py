@@ -9,9 +9,9 @@ from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_objective
 from torch.nn import functional as F
 
 from statewise.data_types import Batch
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.reverse import Reverse
-from statewise.model.building import make_decoder
 
 PROMPT, GOAL, END, CLOSING = [1, 5, 2], [4, 7], 3, VOCABULARY
 

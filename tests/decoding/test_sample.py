@@ -5,9 +5,8 @@ from doubles import MarkovPredictor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.decoding import DECODERS
+from statewise.decoding import DECODERS, make_decoder
 from statewise.decoding.base import Request
-from statewise.model.building import make_decoder
 
 # 0 goes to 1 or 2; 1 goes to 3; 2 goes to 0; 3 ends.
 TABLE = torch.tensor([[0.0, 0.6, 0.4, 0.0], [0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])

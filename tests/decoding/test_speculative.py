@@ -17,6 +17,7 @@ from doubles import (
 )
 from scipy.stats import chisquare
 
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.continuing import Continued
 from statewise.decoding.draft_length import LENGTHS, MeasuredLength
@@ -25,8 +26,7 @@ from statewise.decoding.predictor import Drafter
 from statewise.decoding.reverse import Reverse
 from statewise.decoding.speculative import SpeculativeConfig
 from statewise.decoding.two_pass import TwoPass
-from statewise.model.building import make_decoder
-from statewise.model.capabilities import naming_who_has
+from statewise.model.parts import explaining_missing_capability
 
 END = 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7, 2, 5, 1]]
@@ -427,7 +427,7 @@ def test_the_measured_length_stays_within_the_context():
 
 def test_a_model_that_cannot_draft_is_refused_with_those_that_can():
     having = "joint_multi_token and next_latent and the objectives multi_token and latent_multi_token on gpt or recur"
-    with pytest.raises(ValueError, match=f"prompt_lookup, any model.*{having}"), naming_who_has():
+    with pytest.raises(ValueError, match=f"prompt_lookup, any model.*{having}"), explaining_missing_capability():
         speculative().decode(model("next_token"), request())
 
 

@@ -7,10 +7,10 @@ import torch
 from doubles import FixedTask, MarkovPredictor, random_examples
 
 from statewise.data_types import Evaluation, Part
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.evaluation.evaluate import complete, evaluate, means, teacher_forced
 from statewise.experiments.requests import verdict
-from statewise.model.building import make_decoder
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 from statewise.tasks.path_star import PathStar, PathStarConfig
 

@@ -21,7 +21,7 @@ from statewise.config.recipes import recipe_text
 from statewise.config.suites import Cell
 from statewise.experiments import cluster, seeds, suite
 from statewise.experiments.jobs import Job, read_state, show_nothing, write_state
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.reporting.members import repeat
 from statewise.run import Run
 from statewise.runtime.messages import to_install

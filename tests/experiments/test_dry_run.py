@@ -14,7 +14,8 @@ from statewise.cli.dry_run import as_json, as_text, span
 from statewise.config.recipes import recipe_names, recipe_text
 from statewise.experiments import dry_run
 from statewise.experiments.dry_run import count_parameters, make_plan, random_data, task_data
-from statewise.model.building import make_objective, read_recipe
+from statewise.model.building import make_objective
+from statewise.model.recipes import read_recipe
 
 SMALL = [
     *SMALL_RUN,

@@ -12,7 +12,7 @@ from rich.console import Console
 from statewise.config.recipes import recipe_text
 from statewise.experiments import progress
 from statewise.experiments.progress import Display, record_line
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.run import Run
 
 PARTS = {"next_token": 1.37091, "latent": 0.18192, "kl": 0.55293}

@@ -6,9 +6,12 @@ import pytest
 import torch
 from doubles import SMALL_RUN
 
+import statewise
+from statewise.analysis import make_analysis
 from statewise.config.recipes import recipe_text
-from statewise.model.building import read_recipe
+from statewise.decoding import make_decoder, make_search
 from statewise.model.loading import new_model
+from statewise.model.recipes import read_recipe
 from statewise.tasks.base import running_text
 
 
@@ -34,8 +37,8 @@ def test_asking_computes_in_the_precision_of_the_run(model, precision):
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_asking_says_who_has_a_power_that_is_missing(model):
-    with pytest.raises(ValueError, match="such are the tasks stories and text"), model.asking():
+def test_asking_says_who_has_a_capability_that_is_missing(model):
+    with pytest.raises(ValueError, match="such tasks are stories and text"), model.asking():
         running_text(model.task)
 
 
@@ -98,3 +101,24 @@ def test_beginnings_are_made_where_sequences_have_no_prompt(tmp_path, reverse):
     )
     (found,) = letters.generate([""], goal="c d", limit=2, reverse=reverse)
     assert len(found.tokens) == 2
+
+
+def test_a_decoder_is_given_by_name_or_as_one_made_before(model):
+    prompt = model.task.decode(model.task.held_out(1).prompt(0))
+    named = model.generate([prompt], "sample", limit=4, seed=3)
+    made = model.generate([prompt], make_decoder("sample", seed=3), limit=4)
+    assert [one.tokens.tolist() for one in made] == [one.tokens.tolist() for one in named]
+    named = model.search(prompt, "beam", limit=4, beams=3)
+    made = model.search(prompt, make_search("beam", beams=3), limit=4)
+    assert [one.tokens.tolist() for one in made] == [one.tokens.tolist() for one in named]
+    with pytest.raises(ValueError, match="seed goes with a name, and this Sample has its fields already"):
+        model.generate([prompt], make_decoder("sample"), seed=3)
+    with pytest.raises(ValueError, match="positions goes with a name, and this EffectiveRank has its fields already"):
+        model.analyze(make_analysis("effective-rank"), positions=3)
+
+
+def test_the_class_of_models_is_in_the_package(model):
+    assert type(model) is statewise.Model
+    assert "Model" in dir(statewise)
+    with pytest.raises(AttributeError, match="'statewise' has no attribute 'nothing_of_ours'"):
+        statewise.nothing_of_ours  # noqa: B018

@@ -22,13 +22,13 @@ from doubles import (
 from torch.nn import functional as F
 
 from statewise import load
+from statewise.analysis import make_analysis
 from statewise.backbones import BACKBONES
 from statewise.backbones.nn.rotary import rotary_angles
 from statewise.backbones.nn.streams import INPUT, PREDICTION, stream_mask
 from statewise.cli import main
 from statewise.data_types import Batch, LacksPower
 from statewise.model import snapshots
-from statewise.model.building import make_analysis
 from statewise.objectives import OBJECTIVES, activations
 from statewise.run import FILES
 from statewise.runtime.overwriting import strangers

@@ -122,8 +122,9 @@ def test_rows_of_one_token_use_every_parameter_too(name):
 def test_counts_are_those_of_the_loss(name):
     objective = made(name)
     for batch in (random_batch(), pack(random_batch()), random_batch(prompts=False)):
-        counts = objective.counts(batch)
-        parts = objective(batch).parts
+        counts, loss = objective.checked_counts(batch), objective(batch)
+        objective.check_loss(loss)
+        parts = loss.parts
         assert set(counts) == set(parts)
         for part_name, part in parts.items():
             torch.testing.assert_close(counts[part_name], part.terms)

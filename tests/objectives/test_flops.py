@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from statewise.backbones.powers import Carrying
 from statewise.data_types import Batch
 from statewise.objectives import OBJECTIVES
+from statewise.objectives.base import document_lengths, head_flops
 from statewise.objectives.belief_state import pair_workers
-from statewise.objectives.costs import document_lengths, head_flops
 
 pytestmark = pytest.mark.usefixtures("attention_without_padding")
 
@@ -193,6 +193,6 @@ def test_a_backbone_that_cannot_say_makes_the_objective_silent(monkeypatch):
     batch = random_batch()
     for objective in [tiny_objective(name) for name in OBJECTIVES]:
         assert objective.flops(batch) > 0
-        monkeypatch.setattr("statewise.objectives.costs.Counted", Carrying)  # no GPT is one
+        monkeypatch.setattr("statewise.objectives.base.Counted", Carrying)  # no GPT is one
         assert objective.flops(batch) is None
         monkeypatch.undo()

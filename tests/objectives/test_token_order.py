@@ -6,8 +6,8 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, ti
 from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.data_types import Batch
+from statewise.objectives.base import head_flops
 from statewise.objectives.coming_tokens import coming_tokens
-from statewise.objectives.costs import head_flops
 from statewise.objectives.token_order import TokenOrderConfig
 from statewise.objectives.vocabulary_head import blocks as head_blocks
 from statewise.objectives.vocabulary_head.function import head_function

@@ -6,7 +6,7 @@ import pytest
 from doubles import make_run
 
 from statewise.cli import main
-from statewise.model.defaults import declared_defaults
+from statewise.model.recipes import declared_defaults
 from statewise.reporting.compare import compare
 from statewise.run import Run
 

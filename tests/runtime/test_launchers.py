@@ -14,7 +14,7 @@ from doubles import SMALL_RUN
 from statewise.cli import main
 from statewise.config.recipes import recipe_text
 from statewise.experiments.launch import Listener, train, train_or_resume
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.run import Run
 from statewise.runtime import launchers as processes
 from statewise.runtime.durable import lock

@@ -1,6 +1,4 @@
 import dataclasses
-import itertools
-import threading
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from statewise.data_types import Examples, LacksPower
 from statewise.tasks import permutation
-from statewise.tasks.batches import Stream, blocks, collate, prefetch, same_prompt_length, similar_prompt_length
+from statewise.tasks.batches import Stream, blocks, collate, same_prompt_length, similar_prompt_length
 from statewise.tasks.manhattan.packing import pack
 from statewise.tasks.path_star import PathStar, PathStarConfig
 
@@ -59,18 +57,16 @@ def test_processes_share_what_one_would_get(fields):
 
 
 class Counted(PathStar):
-    """A task that writes down how many rows each call of `sample` draws, and may run out."""
+    """A task that writes down how many rows each call of `sample` draws."""
 
     def sample(self, rng, n):
         self.drawn.append(n)
-        if self.last is not None and len(self.drawn) > self.last:
-            raise ValueError("the well is dry")
         return super().sample(rng, n)
 
 
-def counted(at_once=32, last=None):
+def counted(at_once):
     made = Counted(PathStarConfig(degree=2, length=3, nodes=9, held_out_graphs=10, encoding="plain"))
-    made.drawn, made.last, made.drawn_at_once = [], last, at_once
+    made.drawn, made.drawn_at_once = [], at_once
     return made
 
 
@@ -106,38 +102,6 @@ def test_joined_examples_make_the_batches_of_their_rows(seed, sizes, packed):
             for one, other in zip(alone, again):
                 assert (one is None and other is None) or np.array_equal(one, other)
             row += 1
-
-
-def threads_ahead():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
-
-
-def test_batches_made_ahead_are_the_same_and_few():
-    made = []
-    together = prefetch(lambda number: made.append(number) or number**2, range(7), most=2)
-    for number in range(7):
-        assert next(together) == number**2
-        assert len(made) <= number + 3
-    assert next(together, None) is None
-    assert made == list(range(7))
-    assert not threads_ahead()
-
-
-def test_what_cannot_be_made_is_said_where_it_is_asked_for():
-    stream = Stream(counted(last=3), seed=1, batch_size=4)
-    batches = prefetch(stream.batch, range(9))
-    assert [len(next(batches).tokens) for _ in range(3)] == [4, 4, 4]
-    with pytest.raises(ValueError, match="the well is dry"):
-        next(batches)
-    assert not threads_ahead()
-
-
-def test_the_thread_ends_when_nobody_wants_more():
-    batches = prefetch(lambda number: number, itertools.count())
-    assert next(batches) == 0
-    assert threads_ahead()
-    batches.close()
-    assert not threads_ahead()
 
 
 def test_an_epoch_meets_every_example_once():

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.data_types import Completion
+from statewise.decoding import make_decoder
 from statewise.evaluation.evaluate import complete
-from statewise.model.building import make_decoder
 from statewise.tasks.path_star import PathStar, PathStarConfig
 
 

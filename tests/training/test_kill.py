@@ -198,7 +198,7 @@ import sys
 from datetime import timedelta
 import torch
 from torch import distributed
-from statewise.experiments.launch import _disband
+from statewise.training.processes import disband
 
 class Trainer:
     pass
@@ -212,7 +212,7 @@ for number in range(60):
     trainer.itself, trainer.model = trainer, torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     del trainer
     distributed.all_gather_object([None, None], number)
-    _disband()
+    disband()
 """
 
 

@@ -8,9 +8,8 @@ from doubles import TINY_BACKBONES, tiny_objective
 
 from statewise.config.trainer import TrainerConfig
 from statewise.objectives import OBJECTIVES
-from statewise.training import muon
-from statewise.training.muon import Muon, hidden_matrices
-from statewise.training.optim import make_optimizer
+from statewise.training import optim
+from statewise.training.optim import Muon, hidden_matrices, make_optimizer
 
 CONFIG = TrainerConfig(optimizer="muon", learning_rate=0.01, weight_decay=0.3)
 
@@ -107,7 +106,7 @@ def steps_of_muon(weight, gradients, nesterov=True, newton_schulz=5, scale=0.2, 
 @pytest.fixture(params=["fp32", "bf16"])
 def multiplies(request, monkeypatch):
     """The number type of the products, as of a processor that multiplies fast in it."""
-    monkeypatch.setattr(muon, "choose_precision", lambda wanted, device: request.param)
+    monkeypatch.setattr(optim, "choose_precision", lambda wanted, device: request.param)
     return request.param
 
 
@@ -158,9 +157,9 @@ def torchs(parameters):
     return torch.optim.Muon(parameters, 0.01, 0.3, adjust_lr_fn="match_rms_adamw")
 
 
-@pytest.mark.parametrize("most", [muon.STACK, 200, 1])
+@pytest.mark.parametrize("most", [optim.STACK, 200, 1])
 def test_matrices_of_one_shape_together_are_trained_as_by_pytorch(most, multiplies, monkeypatch):
-    monkeypatch.setattr(muon, "STACK", most)
+    monkeypatch.setattr(optim, "STACK", most)
     start, ours, theirs = matrices(), matrices(), matrices()
     optimizer, other = Muon(ours, 0.01, 0.3), torchs(theirs)
     stepped(optimizer, ours)
@@ -173,10 +172,10 @@ def test_matrices_of_one_shape_together_are_trained_as_by_pytorch(most, multipli
 
 def test_what_stands_in_one_stack_changes_nothing_but_rounding(monkeypatch):
     found = {}
-    for most in (muon.STACK, 1):
-        monkeypatch.setattr(muon, "STACK", most)
+    for most in (optim.STACK, 1):
+        monkeypatch.setattr(optim, "STACK", most)
         found[most] = matrices(torch.float64)
-        monkeypatch.setattr(muon, "choose_precision", lambda wanted, device: "fp32")
+        monkeypatch.setattr(optim, "choose_precision", lambda wanted, device: "fp32")
         stepped(Muon(found[most], 0.01, 0.3), found[most])
     for one, two in zip(*found.values()):
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from statewise.config.recipes import recipe_text
-from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.model.building import make_objective, make_task
+from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
 from statewise.training.optim import make_optimizer
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from statewise.cli import main
 from statewise.config.recipes import recipe_text
 from statewise.experiments.launch import Listener, resume, train
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.run import Run
 from statewise.training import checkpoint as checkpoints
 from statewise.training.sharding import read
@@ -161,7 +161,7 @@ def test_a_checkpoint_without_what_lanes_kept_is_refused(tmp_path, recipe):
     ("words", "message"),
     [
         (["text-small", *FLAGS, "--trainer.rows=shuffled"], "set trainer.rows to consecutive, or"),
-        (["path-star-small", "--trainer.rows=consecutive"], "consecutive windows of one text: such is the task text"),
+        (["path-star-small", "--trainer.rows=consecutive"], "consecutive windows of one text: such a task is text"),
         (["text-small", *FLAGS, "--trainer.rows=sorted"], "trainer.rows"),
     ],
 )

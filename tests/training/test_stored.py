@@ -76,9 +76,9 @@ def test_joined_pieces_are_a_file_that_safetensors_reads(tmp_path, most):
 
 def test_rows_that_are_missing_or_there_twice_are_an_error(tmp_path):
     paths = write_parts(tmp_path, 3)
-    with pytest.raises(ValueError, match=f"{tmp_path}: rows from 1 on of halves are missing or there twice"):
+    with pytest.raises(ValueError, match=f"{tmp_path}: rows from 1 on of halves are missing or stored twice"):
         open_stored([paths[0], paths[2]])
-    with pytest.raises(ValueError, match="missing or there twice"):
+    with pytest.raises(ValueError, match="missing or stored twice"):
         open_stored([*paths, paths[1]])
     (tmp_path / "torn").write_bytes(paths[0].read_bytes()[:-3])
     with pytest.raises(ValueError, match="torn is not a readable safetensors file"):

@@ -15,7 +15,8 @@ from statewise.backbones import BACKBONES, two_stream
 from statewise.backbones.nn.stream_attention import attend_dense
 from statewise.config.recipes import recipe_text
 from statewise.data_types import sent
-from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.model.building import make_objective, make_task
+from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.tasks.batches import Stream
 

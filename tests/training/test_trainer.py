@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -24,15 +25,16 @@ from statewise.backbones import BACKBONES
 from statewise.backbones.gpt import GPTConfig
 from statewise.config.recipes import recipe_text
 from statewise.data_types import NotFinite
+from statewise.evaluation.evaluate import evaluate
 from statewise.experiments.launch import Listener, resume, train
 from statewise.experiments.progress import record_line, total_steps
-from statewise.model.building import read_recipe
 from statewise.model.loading import load_model, new_model
+from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Run
 from statewise.tasks.batches import Stream
-from statewise.training.trainer import Trainer
+from statewise.training.trainer import Trainer, prefetch
 
 TINY = [
     *SMALL_RUN,
@@ -247,24 +249,22 @@ def test_accumulated_parts_give_the_gradient_of_the_whole(tmp_path):
             assert {**one, "kind": 0} == pytest.approx({**four, "kind": 0}, rel=1e-4, abs=1e-6)
 
 
-def test_it_stops_when_solved_and_keeps_the_best(tmp_path):
-    recipe = tiny("--trainer.steps=40", "--trainer.evaluate_every=5")
-    experiment_values = iter([0.2, 0.995, 0.9, 0.995, 0.992, 1.0])
-    import statewise.model.model as module
+def scripted(monkeypatch, values):
+    """Evaluations during training, not the one for the report, find these path accuracies, one after another."""
+    left = iter(values)
 
-    original = module.Model.evaluate
-
-    def scripted(self, *arguments, **options):
-        found = original(self, *arguments, **options)
-        if self.checkpoint is None:  # only the evaluations while training
-            found.metrics["path_accuracy"] = next(experiment_values)
+    def evaluated(*given, details, **options):
+        found = evaluate(*given, details=details, **options)
+        if not details:
+            found.metrics["path_accuracy"] = next(left)
         return found
 
-    module.Model.evaluate = scripted
-    try:
-        outcome = train(recipe, tmp_path / "run")
-    finally:
-        module.Model.evaluate = original
+    monkeypatch.setattr("statewise.experiments.launch.evaluate", evaluated)
+
+
+def test_it_stops_when_solved_and_keeps_the_best(tmp_path, monkeypatch):
+    scripted(monkeypatch, [0.2, 0.995, 0.9, 0.995, 0.992, 1.0])
+    outcome = train(tiny("--trainer.steps=40", "--trainer.evaluate_every=5"), tmp_path / "run")
     assert (outcome.step, outcome.reason) == (25, "solved")  # the first was followed by one that was not
     assert Run(tmp_path / "run").best_step() == 20
     assert resume(tmp_path / "run") is None
@@ -307,8 +307,8 @@ def test_a_loss_that_is_not_finite_at_once_is_not_put_down_to_the_learning_rate(
 
 def test_weights_that_are_not_finite_after_the_first_step_may_be_of_the_learning_rate(tmp_path, monkeypatch):
     model = new_model(tiny("--trainer.checkpoint_every=1", "--trainer.evaluate_every=1"))
-    monkeypatch.setattr("statewise.experiments.launch.new_model", lambda recipe: model)
-    monkeypatch.setattr("statewise.model.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
+    monkeypatch.setattr("statewise.experiments.launch.make_objective", lambda recipe, task: model.objective)
+    monkeypatch.setattr("statewise.experiments.launch.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
     breaking = Listener(step=lambda step: next(model.objective.parameters()).data.fill_(float("inf")))
     with pytest.raises(NotFinite, match=r"step 1: the weights \S+ are not finite; .* Try a lower learning rate"):
         train(model.recipe, tmp_path / "run", listener=breaking)
@@ -316,13 +316,13 @@ def test_weights_that_are_not_finite_after_the_first_step_may_be_of_the_learning
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     model = new_model(tiny())
-    monkeypatch.setattr("statewise.experiments.launch.new_model", lambda recipe: model)
+    monkeypatch.setattr("statewise.experiments.launch.make_objective", lambda recipe, task: model.objective)
 
     def break_one(step):
         if step == 10:
             next(model.objective.parameters()).data[0] = float("inf")
 
-    monkeypatch.setattr("statewise.model.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
+    monkeypatch.setattr("statewise.experiments.launch.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
     with pytest.raises(NotFinite, match=r"step 10: the weights \S+ are not finite; .*the last .* that of step 5"):
         train(model.recipe, tmp_path / "run", listener=Listener(step=break_one))
     run = Run.open(tmp_path / "run")
@@ -341,7 +341,8 @@ class Evaluated(NamedTuple):
 def test_an_evaluation_that_comes_to_nothing_is_neither_the_best_nor_solved(tmp_path, monkeypatch):
     values = iter([0.5, float("nan"), 0.4, 0.3])
     monkeypatch.setattr(
-        "statewise.model.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": next(values), "loss": 1.0})
+        "statewise.experiments.launch.evaluate",
+        lambda *_, **__: Evaluated({"path_accuracy": next(values), "loss": 1.0}),
     )
     with pytest.raises(NotFinite, match=r"step 10: the metric 'path_accuracy' is nan; .*the last .* that of step 5"):
         train(tiny("--trainer.evaluate_every=5", "--trainer.stop_when_solved=true"), tmp_path / "run")
@@ -519,7 +520,7 @@ def test_operations_are_those_of_the_step_although_batches_are_drawn_ahead(tmp_p
 
 
 def test_use_of_the_device_is_the_share_of_its_peak(tmp_path, monkeypatch):
-    monkeypatch.setattr("statewise.training.machine.peak_flops", lambda name, precision: 1e12)
+    monkeypatch.setattr("statewise.experiments.launch.peak_flops", lambda name, precision: 1e12)
     train(tiny(), tmp_path / "run")
     records = [record for record in Run(tmp_path / "run").metrics() if record["kind"] == "train"]
     assert len(records) == 5
@@ -562,32 +563,15 @@ def test_the_report_needs_the_data_no_second_time(tmp_path):
     assert Run(folder).complete()
 
 
-def test_resuming_from_an_older_checkpoint_forgets_a_best_that_is_gone(tmp_path):
-    values = iter([0.5, 0.4, 0.6, 0.3, 0.2, 0.15, 0.1, 0.05, 0.04, 0.03])
-    import statewise.model.model as module
-
-    original = module.Model.evaluate
-
-    def scripted(self, *arguments, **options):
-        found = original(self, *arguments, **options)
-        if self.checkpoint is None:
-            found.metrics["path_accuracy"] = next(values)
-        return found
-
-    module.Model.evaluate = scripted
-    try:
-        with pytest.raises(Stop):
-            train(
-                tiny("--trainer.steps=40", "--trainer.evaluate_every=5", "--trainer.keep=every:10"),
-                tmp_path / "run",
-                listener=stop_at(24),
-            )
-        run = Run(tmp_path / "run")
-        assert run.best_step() == 15
-        assert [found.step for found in run.checkpoints()] == [10, 15, 20]
-        resume(tmp_path / "run", checkpoint="10")  # its best was step 5, which has made way
-    finally:
-        module.Model.evaluate = original
+def test_resuming_from_an_older_checkpoint_forgets_a_best_that_is_gone(tmp_path, monkeypatch):
+    scripted(monkeypatch, [0.5, 0.4, 0.6, 0.3, 0.2, 0.15, 0.1, 0.05, 0.04, 0.03])
+    recipe = tiny("--trainer.steps=40", "--trainer.evaluate_every=5", "--trainer.keep=every:10")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "run", listener=stop_at(24))
+    run = Run(tmp_path / "run")
+    assert run.best_step() == 15
+    assert [found.step for found in run.checkpoints()] == [10, 15, 20]
+    resume(tmp_path / "run", checkpoint="10")  # its best was step 5, which has made way
     assert run.best_step() == 15
     assert load_model(tmp_path / "run").checkpoint.step == 15
 
@@ -640,3 +624,39 @@ def test_a_task_that_nothing_solves_goes_on_to_its_last_step_and_says_so(tmp_pat
 
     assert train(recipe, tmp_path / "run", listener=Listener(note=notes.append)).reason == "steps"
     assert any("no loss counts as solving the task hmm" in note for note in notes)
+
+
+def threads_ahead():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+def test_batches_made_ahead_are_the_same_and_few():
+    made = []
+    together = prefetch(lambda number: made.append(number) or number**2, range(7), most=2)
+    for number in range(7):
+        assert next(together) == number**2
+        assert len(made) <= number + 3
+    assert next(together, None) is None
+    assert made == list(range(7))
+    assert not threads_ahead()
+
+
+def test_what_cannot_be_made_is_said_where_it_is_asked_for():
+    def drawn(number):
+        if number == 3:
+            raise ValueError("the well is dry")
+        return number
+
+    batches = prefetch(drawn, range(9))
+    assert [next(batches) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="the well is dry"):
+        next(batches)
+    assert not threads_ahead()
+
+
+def test_the_thread_ends_when_nobody_wants_more():
+    batches = prefetch(lambda number: number, itertools.count())
+    assert next(batches) == 0
+    assert threads_ahead()
+    batches.close()
+    assert not threads_ahead()

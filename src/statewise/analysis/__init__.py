@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from statewise.config.recipe import fill
 from statewise.config.registry import Table
 
 if TYPE_CHECKING:
@@ -94,3 +95,9 @@ ANALYSES: Table[Analysis] = Table(
         ),
     },
 )
+
+
+def make_analysis(name: str, **fields: Any) -> Analysis:
+    """The analysis of a name, with these fields. Raises `ValueError` for an unknown name, field or value."""
+    kind = ANALYSES[name]
+    return kind(fill(kind.Config, fields, f"analysis {name}"))

@@ -7,15 +7,16 @@ Every backbone reads a batch, embeds tokens, has a vocabulary head and makes a c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.nn.cache import Cache
-from statewise.backbones.nn.initialisation import Init
-from statewise.data_types import Batch, Hidden
+if TYPE_CHECKING:
+    from statewise.backbones.nn.cache import Cache
+    from statewise.backbones.nn.initialisation import Init
+    from statewise.data_types import Batch, Hidden
 
 
 class Backbone(nn.Module, ABC):

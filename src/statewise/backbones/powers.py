@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.nn.cache import Cache
-from statewise.data_types import Batch, Hidden
-from statewise.decoding.carried_state import StateProtocol
+from statewise.data_types import Hidden
+
+if TYPE_CHECKING:
+    from statewise.backbones.nn.cache import Cache
+    from statewise.data_types import Batch
+    from statewise.decoding.carried_state import StateProtocol
 
 PROMPT_POSITIONS = 4096
 """Positions of prompts read at a time, counted over rows and streams. This bounds a pass's memory besides keys and

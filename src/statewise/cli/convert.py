@@ -42,8 +42,8 @@ def run(words: list[str]) -> int:
     out = Path(options.out)
 
     from statewise.deploy.export import sps_checkpoint as conversion
-    from statewise.model.building import read_recipe
     from statewise.model.loading import keep_model, new_model
+    from statewise.model.recipes import read_recipe
     from statewise.tasks.corpus.folder import Corpus
 
     with Run.claimed(out, options.overwrite):

@@ -102,15 +102,16 @@ def run(words: list[str]) -> int:
     if options.save_state is not None:
         check_file(Path(options.save_state), options.overwrite, "--save-state")  # before the model is loaded
 
-    from statewise.model.building import make_decoder, make_search
+    from statewise.decoding import as_search, make_decoder
     from statewise.model.loading import load_model
 
     # Wrong options fail before the model is loaded.
-    decoder = (make_decoder if options.candidates is None else make_search)(options.decoder, **fields)
+    decoder = make_decoder(options.decoder, **fields)
+    search = None if options.candidates is None else as_search(decoder, options.decoder)
     model = load_model(options.run, options.checkpoint, options.device)
-    if options.candidates is not None:
+    if search is not None:
         with shown_progress():
-            found = model.search(options.prompt, options.decoder, options.goal, options.limit, **how, **fields)
+            found = model.search(options.prompt, search, options.goal, options.limit, **how)
         say(ranked(found[: options.candidates], model.task, options.prompt, options.json))
         return 0
     before: str | list[int] = options.prompt
@@ -138,9 +139,7 @@ def run(words: list[str]) -> int:
             )
     else:
         with shown_progress():
-            (completion,) = model.generate(
-                [options.prompt], options.decoder, options.limit, options.goal, **how, **fields
-            )
+            (completion,) = model.generate([options.prompt], decoder, options.limit, options.goal, **how)
     text = model.task.continuation(before, completion.tokens)
     if options.json:
         say(printable({"completion": text, "log_probability": completion.log_probability}, indent=None))

@@ -64,7 +64,7 @@ def run(words: list[str]) -> int:
         if options.out is None:
             raise ValueError("--out is missing: the directory of the new run")
         _begin(f"{source} into {options.out}")
-    from statewise.model.building import read_recipe
+    from statewise.model.recipes import read_recipe
 
     recipe = read_recipe(text, flags, source)
     if options.print_config:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
+from statewise.config.recipe import fill
 from statewise.config.registry import Table
 
 if TYPE_CHECKING:
-    from statewise.decoding.base import Decoder
+    from statewise.decoding.base import Decoder, Search
 
 __all__ = ["DECODERS"]
 
@@ -29,3 +31,32 @@ DECODERS: Table[Decoder] = Table(
         ),
     },
 )
+
+
+def make_decoder(name: str, **fields: Any) -> Decoder:
+    """The decoder of a name, with these fields. Raises `ValueError` for an unknown name, field or value."""
+    kind = DECODERS[name]
+    for field in sorted(fields.keys() - _field_names(kind.Config)):
+        others = [other for other in DECODERS if field in _field_names(DECODERS[other].Config)]
+        if others:
+            raise ValueError(f"decoder {name} has no field {field!r}: --decoder {' or '.join(others)} has")
+    return kind(fill(kind.Config, fields, f"decoder {name}"))
+
+
+def make_search(name: str, **fields: Any) -> Search:
+    """As `make_decoder`, for a decoder that ranks candidates. Raises `ValueError` for one that does not."""
+    return as_search(make_decoder(name, **fields), name)
+
+
+def as_search(decoder: Decoder, name: str) -> Search:
+    """The decoder of this name, if it ranks candidates. Raises `ValueError` if not."""
+    from statewise.decoding.base import Search
+
+    if not isinstance(decoder, Search):
+        searches = ", ".join(other for other in DECODERS if issubclass(DECODERS[other], Search))
+        raise ValueError(f"decoder {name} finds one completion and ranks nothing: for candidates choose of {searches}")
+    return decoder
+
+
+def _field_names(config: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config)}

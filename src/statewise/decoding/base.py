@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from statewise.data_types import Completion
-from statewise.decoding.predictor import Predictor
 from statewise.runtime.progress import announced
+
+if TYPE_CHECKING:
+    from statewise.decoding.predictor import Predictor
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from statewise.data_types import Batch, Hidden, LacksPower
-from statewise.decoding.carried_state import StateProtocol
+from statewise.data_types import LacksPower
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from statewise.data_types import Batch, Hidden
+    from statewise.decoding.carried_state import StateProtocol
 
 
 class Predictor(ABC):

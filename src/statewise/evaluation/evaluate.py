@@ -6,20 +6,23 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from statewise.data_types import Batch, Completion, Evaluation, Examples, Part
-from statewise.decoding.base import Decoder, Request
+from statewise.decoding.base import Request
 from statewise.decoding.carried_state import seeing_targets
-from statewise.decoding.predictor import Predictor
 from statewise.evaluation.scoring import per_token, per_unit, score_batch
 from statewise.runtime.json_files import metric
 from statewise.runtime.messages import short
 from statewise.tasks.base import HasBaselines, Task
 from statewise.tasks.batches import blocks, collate, rows_at_once, similar_prompt_length
 from statewise.tasks.ragged import Ragged
+
+if TYPE_CHECKING:
+    from statewise.decoding.base import Decoder
+    from statewise.decoding.predictor import Predictor
 
 Measure = Callable[[Batch], Mapping[str, Part]]
 """Sums and counts over a batch, by name."""

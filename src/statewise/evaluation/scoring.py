@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.data_types import Batch
-from statewise.decoding.predictor import Predictor
+if TYPE_CHECKING:
+    from statewise.data_types import Batch
+    from statewise.decoding.predictor import Predictor
 
 
 class Scores(NamedTuple):

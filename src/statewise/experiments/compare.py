@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from statewise.experiments import seeds
-from statewise.model.defaults import declared_defaults
+from statewise.model.recipes import declared_defaults
 from statewise.reporting.compare import compare as compare_runs
 from statewise.reporting.comparison import Comparison
 from statewise.reporting.report import claimed, write_report

@@ -52,7 +52,8 @@ def decode_speed(
     import torch
 
     from statewise.config.recipe import parse
-    from statewise.model.building import TABLES, make_objective, make_task
+    from statewise.model.building import make_objective, make_task
+    from statewise.model.parts import TABLES
     from statewise.training import machine
 
     if threads:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from statewise.decoding import make_decoder
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.speculative import SpeculativeConfig
 from statewise.decoding.two_pass import TwoPass
-from statewise.model.building import make_decoder
 from statewise.model.model import Model
 from statewise.runtime.messages import short
 

@@ -1,7 +1,7 @@
-"""What a training run will need, known before it: parameters, operations, memory, and time on this machine.
+"""What a training run will need: parameters, operations, memory, and time on this machine.
 
-Parameters are counted on a model without memory. Time and memory are measured by real training steps on a few
-sequences; of a model that is too large for this machine, by steps of the same model with fewer layers.
+Parameters are counted on a model without weights. Time and memory are measured by real training steps on a few
+sequences. A model that is too large for this machine is measured with fewer layers instead.
 """
 
 from __future__ import annotations
@@ -26,32 +26,31 @@ from statewise.model.building import make_objective, make_task
 from statewise.objectives.base import Objective
 from statewise.runtime.messages import counted
 from statewise.tasks.batches import Stream, collate
-from statewise.training import machine
-from statewise.training.memory import device_bytes
+from statewise.training.machine import describe, device_bytes, keep_freed_memory
 from statewise.training.optim import make_optimizer
 from statewise.training.schedule import Schedule
 
 FLOAT = 4
-"""Bytes of a weight and of its gradient: both are kept in float32."""
+"""Bytes of a weight, and of its gradient, in float32."""
 STATE = 4 * FLOAT
 """Bytes that each weight takes with its gradient and AdamW's two averages."""
 SHARE = 0.5
-"""Of a device's memory, what measuring may take."""
+"""The share of a device's memory that measuring may take."""
 SHALLOW = (2, 3)
-"""Layers of the models that stand for one that is too large."""
+"""Layers of the two models that are measured in place of one that is too large."""
 AGAIN = 2.0
-"""Passes of fewer seconds are timed twice; the shorter time counts."""
+"""Passes that take fewer seconds are timed twice, and the shorter time counts."""
 LONG_ENOUGH = 0.5
-"""Seconds of a pass whose time is trusted; shorter ones are measured with more sequences ..."""
+"""Shorter passes, in seconds, are measured again with more sequences."""
 OVER_ONE = 3.0
-"""... as are those that take less than so many times as long as with one sequence ..."""
+"""So are passes that take less than so many times as long as with one sequence."""
 TOO_LONG = 20.0
-"""... unless they take so many seconds."""
+"""Passes that take more seconds are not measured again."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What training reads, as far as a step depends on it."""
+    """The part of a task's data on which the cost of a step depends."""
 
     vocab: Sized
     context: int
@@ -67,14 +66,15 @@ class Measured:
     """What training steps took on one device."""
 
     sequences: int
-    """In the largest one."""
+    """Sequences of the largest pass."""
     pass_seconds: float
-    """Forward and backward pass of a part."""
+    """Seconds of the forward and backward pass of a part."""
     update_seconds: float
-    """Clipping and the optimiser's update."""
+    """Seconds of clipping and the optimiser's update."""
     kept_bytes: float
-    """What a part's forward pass keeps for its backward pass."""
+    """Bytes that a part's forward pass keeps for its backward pass."""
     optimizer_bytes: float
+    """Bytes of the optimiser's state."""
 
 
 @dataclass(frozen=True)
@@ -82,37 +82,37 @@ class Plan:
     """What a run will need."""
 
     parameters: dict[str, int]
-    """By what they belong to; see `count_parameters`."""
+    """Number of parameters by module; see `count_parameters`."""
     sequences: int
-    """Of a step."""
+    """Sequences per step."""
     tokens: int
-    """Of the first step, without padding."""
+    """Tokens of the first step, without padding."""
     flops: float | None
-    """Floating-point operations of the first step, see `Objective.flops`; None: not known."""
+    """Floating-point operations of the first step, see `Objective.flops`; None: unknown."""
     steps: int
     part: int
-    """Sequences that a device works on at a time."""
+    """Sequences that a device processes at a time."""
     parts: int
-    """Such parts that a device works on in a step."""
+    """Number of such parts per device and step."""
     device: str
-    """Its name, precision and threads, in words."""
+    """The device's name, precision and threads, in words."""
     measured: Measured | None
-    """For the whole model; None: not even a shallow one fits this machine."""
+    """Measurements of the whole model; None: not even a shallow one fits this machine."""
     layers: int
-    """Of the model."""
+    """Number of layers of the model."""
     by_layers: bool
-    """Whether models of `SHALLOW` layers were measured, and the rest follows from their difference."""
+    """Whether models of `SHALLOW` layers were measured, and `measured` was extrapolated from them."""
     to_compile: bool
     """Whether training compiles the model (`trainer.compile`), which measuring does not."""
 
     @property
     def total(self) -> int:
-        """All parameters."""
+        """Number of all parameters."""
         return sum(self.parameters.values())
 
     @property
     def bytes(self) -> dict[str, float | None]:
-        """Memory of a device by what it holds; None: not known."""
+        """Memory of a device in bytes, by what it holds; None: unknown."""
         weights, measured = float(FLOAT * self.total), self.measured
         return {
             "weights": weights,
@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def step_seconds(self) -> float | None:
-        """Of one step; None: not known."""
+        """Seconds per step; None: unknown."""
         if self.measured is None:
             return None
         return self.parts * self.measured.pass_seconds + self.measured.update_seconds
@@ -135,7 +135,7 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
     with torch.device("meta"):
         objective = make_objective(recipe, data)
     counts = count_parameters(objective)
-    environment = machine.describe(config)
+    environment = describe(config)
     device, precision = environment["device"], environment["precision"]
     torch.set_num_threads(environment["threads"])
     layers, memory = recipe.backbone.config.layers or _layers(objective), device_bytes(device)
@@ -169,13 +169,13 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
 
 
 def _layers(objective: Objective) -> int:
-    """Layers of its first backbone, where the recipe leaves them to a model from elsewhere."""
+    """Number of layers of a pre-trained backbone, where the recipe does not say."""
     return next(module.layers for module in objective.modules() if isinstance(module, Pretrained))
 
 
 def task_data(recipe: Recipe) -> Data:
-    """The first step's sequences as training draws them. Raises `ValueError` or `OSError` if the task's data are not
-    there or not as they must be."""
+    """The first step's sequences as training draws them. Raises `ValueError` or `OSError` if the task's data are
+    missing or invalid."""
     task, config = make_task(recipe), recipe.trainer
     stream = Stream(task, seed=recipe.seed, batch_size=config.batch_size, rows=config.rows)
     return Data(task.vocab, task.context, task.longest_row, stream.batches(0, config.accumulate * config.processes))
@@ -207,7 +207,7 @@ def count_parameters(objective: Objective) -> dict[str, int]:
     embeddings = new(weight for table in tables for weight in table.parameters())
     weight = backbone.head_weight()
     whole = weight if weight._base is None else weight._base  # a padded matrix is handed out in part
-    head = new(each for each in backbone.parameters() if each is whole)  # what is computed from others is none
+    head = new(each for each in backbone.parameters() if each is whole)  # computed weights are not parameters
     counts = {"backbone, without embeddings": new(backbone.parameters()), "embeddings": embeddings, "head": head}
     added = {child: new(part.parameters()) for child, part in children.items() if child != name}
     added["of its own"] = new(objective.parameters())
@@ -218,9 +218,9 @@ def measure(
     objective: Objective, part: Batch, config: Any, device: str, precision: str, memory: float | None
 ) -> Measured:
     """Takes real training steps with more and more sequences of `part`, up to all of them, until one is long enough or
-    the next would take too much memory. Time and what is kept are assumed to grow linearly with the sequences, above a
-    fixed amount: weights are read, and under autocast copied, once per step."""
-    machine.keep_freed_memory()
+    the next would take too much memory. Time and memory are assumed to grow linearly with the number of sequences, from
+    a fixed amount: weights are read, and under autocast copied, once per step."""
+    keep_freed_memory()
     objective.train()
     objective.set_progress(0.0)
     optimizer = make_optimizer(objective, config)
@@ -232,7 +232,9 @@ def measure(
 
     def loss_of(sequences: int) -> Any:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
-            return objective(first_rows(part, sequences).to(device)).value()
+            loss = objective(first_rows(part, sequences).to(device))
+        objective.check_loss(loss)
+        return loss.value()
 
     def update() -> None:
         torch.nn.utils.clip_grad_norm_(objective.parameters(), config.clip or float("inf"))
@@ -269,8 +271,8 @@ def measure(
 
 
 def grown(points: list[tuple[int, float]], at: int) -> float:
-    """The value at `at` of a line through the first and the last of some points (x, y), in order; of a single one that
-    through the origin. It does not fall."""
+    """The value at `at` of the line through the first and the last of some points (x, y), in order of x; of a single
+    point, the line through it and the origin. The line never falls."""
     (first, low), (last, high) = points[0], points[-1]
     if first == last:
         return high * at / last
@@ -278,7 +280,7 @@ def grown(points: list[tuple[int, float]], at: int) -> float:
 
 
 def deepened(shallow: list[Measured | None], layers: int) -> Measured | None:
-    """What `layers` layers take, from models of `SHALLOW` layers: each further layer takes the same again."""
+    """Measurements for `layers` layers, from models of `SHALLOW` layers: each further layer costs the same."""
     first, second = shallow
     if first is None or second is None:
         return None
@@ -305,8 +307,8 @@ def first_rows(batch: Batch, rows: int) -> Batch:
 
 @contextmanager
 def kept_for_backward(own: set[int]) -> Iterator[dict[int, int]]:
-    """Fills a dictionary with the bytes of each storage, by its address, that forward passes within keep for the
-    backward pass, those at addresses in `own` left out."""
+    """Fills a dictionary with the size in bytes, by address, of each storage that forward passes within keep for the
+    backward pass, except those at the addresses `own`."""
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:

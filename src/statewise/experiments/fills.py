@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from statewise.decoding import make_decoder
 from statewise.decoding.reverse import Reverse
 from statewise.evaluation.infilling import FILL, FILLS, Filled, fill_gaps, gaps, goal_text
-from statewise.model.building import make_decoder
 from statewise.model.model import Model
 from statewise.runtime.ledger import Ledger
 

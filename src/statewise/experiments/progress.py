@@ -21,7 +21,7 @@ from rich.text import Text
 
 from statewise.config.recipe import Recipe
 from statewise.data_types import DETAILS
-from statewise.model.defaults import declared_defaults
+from statewise.model.recipes import declared_defaults
 from statewise.reporting.tables import baselines_table
 from statewise.run import Record, Run
 from statewise.runtime.messages import escaped, say

@@ -49,7 +49,7 @@ class AnalysisRequest:
             raise ValueError(
                 "--overwrite replaces files in --out, which is not given; those in the run are always renewed"
             )
-        from statewise.model.building import make_analysis
+        from statewise.analysis import make_analysis
 
         return cls(options, make_analysis(options.analysis, **pairs(fields)))
 
@@ -298,7 +298,7 @@ def _checked(
 
 def _decoder(options: argparse.Namespace) -> tuple[Decoder, dict[str, Any]]:
     """`EvaluationRequest.decoder` and `EvaluationRequest.decoding`."""
-    from statewise.model.building import make_decoder
+    from statewise.decoding import make_decoder
 
     decoder = make_decoder(options.decoder, **options.fields)
     if options.decoder == GREEDY:

@@ -134,7 +134,7 @@ def write_group(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
 
 def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
     """Raises `ValueError` unless `folder` holds the runs of this recipe and these seeds."""
-    from statewise.model.building import read_recipe
+    from statewise.model.recipes import read_recipe
 
     if read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")) != recipe:
         raise ValueError(f"{folder} holds runs of another recipe: choose another --out")
@@ -164,7 +164,7 @@ def resume(
 ) -> RunsOutcome | None:
     """Continues the runs of a group that are not complete; the options are those of `train`. None if all are
     complete."""
-    from statewise.model.building import read_recipe
+    from statewise.model.recipes import read_recipe
 
     seeds = seeds_of(folder)
     recipe = read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")).as_dict()

@@ -86,7 +86,8 @@ class Chosen:
         together, and with `commands` also for further commands that do not parse or do not suit the runs."""
         import torch
 
-        from statewise.model.building import make_objective, make_task, read_recipe
+        from statewise.model.building import make_objective, make_task
+        from statewise.model.recipes import read_recipe
 
         recipes, tasks = {}, {}
         for cell in self.cells:

@@ -1,37 +1,36 @@
-"""From a recipe, or a name with fields, to tasks, models, decoders and analyses."""
+"""From a recipe, or the recipe of a run, to a task and an objective."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from statewise.analysis import ANALYSES
-from statewise.analysis.base import Analysis
-from statewise.backbones import BACKBONES, with_cells
-from statewise.backbones.base import Backbone
-from statewise.backbones.powers import Pretrained
-from statewise.config.recipe import Recipe, fill, parse
-from statewise.config.recipes import recipe_fields
-from statewise.config.registry import Table
-from statewise.decoding import DECODERS
-from statewise.decoding.base import Decoder, Search
-from statewise.model.capabilities import naming_who_has
+from statewise.backbones import BACKBONES
+from statewise.config.recipe import Recipe, parse
+from statewise.model.parts import TABLES, explaining_missing_capability
 from statewise.objectives import OBJECTIVES
-from statewise.objectives.base import Objective
+from statewise.run import CONFIG
 from statewise.tasks import TASKS
-from statewise.tasks.base import Kept, Task, consecutive_rows
-from statewise.training.memory import weights_that_fit
+from statewise.tasks.base import Task, consecutive_rows
+from statewise.training.machine import weights_that_fit
 
-TABLES: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
+if TYPE_CHECKING:
+    from statewise.analysis.base import Analysis
+    from statewise.backbones.base import Backbone
+    from statewise.decoding.predictor import Predictor
+    from statewise.objectives.base import Objective
+    from statewise.run import Run
+    from statewise.tasks.base import Kept
 
 
-def read_recipe(text: str | bytes, flags: Sequence[str] = (), source: str = "recipe") -> Recipe:
-    """The recipe of YAML `text` with dotted `flags` over it. Raises `ValueError` if it does not parse."""
-    return parse(recipe_fields(text, source), with_cells(flags), TABLES, source)
+def recipe_of_run(run: Run, flags: Sequence[str] = ()) -> Recipe:
+    """The recipe of a run, with `flags` over it; fields that an earlier version did not know have their defaults.
+    Raises `ValueError` if it is damaged, or for wrong flags."""
+    return parse(run.recipe(), flags, TABLES, source=str(run.folder / CONFIG))
 
 
 def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:
@@ -44,7 +43,7 @@ class Symbols(Protocol):
 
     @property
     def vocab(self) -> Sized:
-        """As many symbols as there are token ids."""
+        """The symbols, one for each token id."""
 
     @property
     def context(self) -> int:
@@ -52,8 +51,8 @@ class Symbols(Protocol):
 
 
 def make_objective(recipe: Recipe, task: Symbols) -> Objective:
-    """The recipe's objective around its backbone, with weights drawn by the recipe's seed. Raises `ValueError` if the
-    weights are more than this machine can hold, or if objective, backbone and order of rows do not go together."""
+    """The recipe's objective with its backbone, and new weights by the recipe's seed. Raises `ValueError` if the
+    weights do not fit this machine's memory, or if objective, backbone and order of rows do not go together."""
 
     def make_backbone(*, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
         config = dataclasses.replace(recipe.backbone.config, **fields)
@@ -62,14 +61,12 @@ def make_objective(recipe: Recipe, task: Symbols) -> Objective:
             config, vocabulary=vocabulary, context=task.context, embedding_of=embedding_of
         )
 
-    with _drawing_by(recipe.seed), naming_who_has(), weights_that_fit():
+    with _drawing_by(recipe.seed), explaining_missing_capability(), weights_that_fit():
         if recipe.trainer.rows == "consecutive" and isinstance(task, Task):
             consecutive_rows(task)
         objective = OBJECTIVES[recipe.objective.name](recipe.objective.config, make_backbone)
     if isinstance(task, Task):
-        for module in objective.modules():
-            if isinstance(module, Pretrained):
-                module.check_symbols(task.vocab.symbols)
+        objective.check_symbols(task.vocab.symbols)
     if objective.backbones_across_rows() and recipe.trainer.rows != "consecutive":
         raise ValueError(
             "backbone.across_rows carries the state from each row to the next, but with trainer.rows "
@@ -81,43 +78,34 @@ def make_objective(recipe: Recipe, task: Symbols) -> Objective:
 
 @contextmanager
 def _drawing_by(seed: int) -> Iterator[None]:
-    """Within, what torch draws on the CPU follows from `seed`; the caller's random numbers go on unchanged."""
+    """Within, torch's random numbers on the CPU follow from `seed`; the caller's generator is restored afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
-def make_decoder(name: str, **fields: Any) -> Decoder:
-    """A decoder by name. Raises `ValueError` for unknown names, fields and values."""
-    kind = DECODERS[name]
-    for field in sorted(fields.keys() - _fields(kind.Config)):
-        having = [other for other in DECODERS if field in _fields(DECODERS[other].Config)]
-        if having:
-            raise ValueError(f"decoder {name} has no field {field!r}: --decoder {' or '.join(having)} has")
-    return kind(fill(kind.Config, fields, f"decoder {name}"))
+def parts_of_run(run: Run, flags: Sequence[str] = ()) -> tuple[Recipe, Task, Objective]:
+    """The recipe of a run, with `flags` over it, its task, and its objective with new weights. Raises `ValueError` if
+    the run's files are damaged, or for wrong flags."""
+    recipe = recipe_of_run(run, flags)
+    task = make_task(recipe, run.task_files())
+    try:
+        return recipe, task, make_objective(recipe, task)
+    except ValueError as error:
+        raise ValueError(f"{run.folder / CONFIG}: {error}") from None
 
 
-def _fields(config: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(config)}
-
-
-def make_search(name: str, **fields: Any) -> Search:
-    """A decoder that ranks candidates, by name. Raises `ValueError` for one that does not, else as `make_decoder`."""
-    decoder = make_decoder(name, **fields)
-    if not isinstance(decoder, Search):
-        searches = ", ".join(other for other in DECODERS if issubclass(DECODERS[other], Search))
-        raise ValueError(f"decoder {name} finds one completion and ranks nothing: for candidates choose of {searches}")
-    return decoder
+@contextmanager
+def inference(objective: Objective, precision: str) -> Iterator[Predictor]:
+    """The predictor of an objective. Within, it computes in `precision`, fp32 or bf16, and if the model or its task
+    lacks a capability, a `ValueError` says which models or tasks have it."""
+    device = next(objective.parameters()).device.type
+    with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"), explaining_missing_capability():
+        yield objective.checked_predictor()
 
 
 def check_analysis(analysis: Analysis, task: Task, objective: Objective) -> None:
-    """Raises `ValueError` if the analysis cannot be made of models of the objective on the task; the weights may have
-    no memory (device `meta`)."""
-    with naming_who_has(), torch.device("meta"):
+    """Raises `ValueError` if the analysis does not suit models of the objective on the task. The objective may be on
+    the device `meta`, without weights."""
+    with explaining_missing_capability(), torch.device("meta"):
         analysis.check(task, objective.predictor)
-
-
-def make_analysis(name: str, **fields: Any) -> Analysis:
-    """An analysis by name. Raises `ValueError` for unknown names, fields and values."""
-    kind = ANALYSES[name]
-    return kind(fill(kind.Config, fields, f"analysis {name}"))

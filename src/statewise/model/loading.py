@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from statewise.config.recipe import Recipe, parse
-from statewise.model.building import TABLES, make_objective, make_task
+from statewise.model.building import make_objective, make_task, parts_of_run
 from statewise.model.model import Model
-from statewise.run import CONFIG, CONVERTED, Run
-from statewise.training import machine
+from statewise.run import CONVERTED, Run
 from statewise.training.checkpoint import load_weights, save
+from statewise.training.machine import choose_device, describe
+
+if TYPE_CHECKING:
+    from statewise.config.recipe import Recipe
 
 
 def new_model(recipe: Recipe) -> Model:
@@ -19,39 +22,10 @@ def new_model(recipe: Recipe) -> Model:
     return Model(recipe, task, make_objective(recipe, task))
 
 
-def recipe_of_run(run: Run, flags: Sequence[str] = ()) -> Recipe:
-    """The recipe of a run, with `flags` over it; fields that an earlier version did not know have their defaults.
-    Raises `ValueError` if it is damaged, or for wrong flags."""
-    return parse(run.recipe(), flags, TABLES, source=str(run.folder / CONFIG))
-
-
 def model_of_run(run: Run, flags: Sequence[str] = ()) -> Model:
     """An untrained model of the recipe of a run, with `flags` over it. Raises `ValueError` if the run's files are
     damaged, or for wrong flags."""
-    recipe = recipe_of_run(run, flags)
-    task = make_task(recipe, run.task_files())
-    try:
-        return Model(recipe, task, make_objective(recipe, task), run)
-    except ValueError as error:
-        raise ValueError(f"{run.folder / CONFIG}: {error}") from None
-
-
-def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
-    """Writes a model whose weights come from elsewhere as a run without training, at step 0. Raises `FileExistsError`
-    if something is there already."""
-    environment = {**machine.describe(model.recipe.trainer), "steps": 0}
-    with Run.claimed(folder, overwrite):
-        run = Run.create(
-            folder,
-            model.recipe.as_dict(),
-            model.task.files(),
-            environment,
-            model.task.data_identity(),
-            overwrite=overwrite,
-        )
-        with run.lock():
-            save(run, 0, model.objective.state_dict(), {})
-            run.log({"kind": "end", "step": 0, "reason": CONVERTED, "seconds": 0.0})
+    return Model(*parts_of_run(run, flags), run)
 
 
 def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:
@@ -63,6 +37,18 @@ def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto
     found = run.find_checkpoint(checkpoint)
     model = model_of_run(run)
     load_weights(found, model.objective)
-    model.objective.to(machine.choose_device(device))
+    model.objective.to(choose_device(device))
     model.checkpoint = found
     return model
+
+
+def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
+    """Writes a model whose weights come from elsewhere as a run without training, at step 0. Raises `FileExistsError`
+    if something is there already."""
+    recipe, task = model.recipe, model.task
+    environment = {**describe(recipe.trainer), "steps": 0}
+    with Run.claimed(folder, overwrite):
+        run = Run.create(folder, recipe.as_dict(), task.files(), environment, task.data_identity(), overwrite=overwrite)
+        with run.lock():
+            save(run, 0, model.objective.state_dict(), {})
+            run.log({"kind": "end", "step": 0, "reason": CONVERTED, "seconds": 0.0})

@@ -8,28 +8,28 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.analysis import ANALYSES
+from statewise.analysis import ANALYSES, make_analysis
 from statewise.analysis.base import Analysis, Findings, Origin, report_name
 from statewise.analysis.beliefs.beliefs import Beliefs, Positions, Side, beliefs
 from statewise.config.recipe import Recipe
 from statewise.data_types import Batch, Completion, Evaluation, Examples, Hidden
-from statewise.decoding.base import Decoder, Request
+from statewise.decoding import make_decoder, make_search
+from statewise.decoding.base import Decoder, Request, Search
 from statewise.decoding.carried_state import StateProtocol, ask
 from statewise.decoding.predictor import Predictor, carrier, closing_symbol
 from statewise.decoding.reverse import Reverse
 from statewise.evaluation.evaluate import ALONE, Losses, Share, choose_examples, evaluate
-from statewise.model.building import make_analysis, make_decoder, make_search
-from statewise.model.capabilities import naming_who_has
+from statewise.model.building import inference
+from statewise.model.parts import explaining_missing_capability
 from statewise.model.snapshots import snapshot, subject
 from statewise.objectives import activations
-from statewise.objectives.base import Measured, Objective
-from statewise.objectives.returned import check_predictor
+from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, Run
 from statewise.runtime.messages import check_texts
 from statewise.tasks.base import Numbered, Task
@@ -37,7 +37,9 @@ from statewise.tasks.batches import collate, rows_at_once
 from statewise.training.checkpoint import fingerprint
 
 PROMPTS = 64
-"""Most prompts that are completed in one pass."""
+"""Maximum number of prompts completed in one pass."""
+
+Made = TypeVar("Made")
 
 
 class Model:
@@ -63,7 +65,7 @@ class Model:
 
     def predictor(self) -> Predictor:
         """The model for inference: token ids in, logits and belief states out."""
-        return check_predictor(self.objective, self.objective.eval().predictor())
+        return self.objective.checked_predictor()
 
     @property
     def precision(self) -> str:
@@ -73,10 +75,9 @@ class Model:
     @contextmanager
     def asking(self) -> Iterator[Predictor]:
         """The predictor, for functions that take one. Within, it computes in the precision that the model was trained
-        in, and if the model or its task lacks a power, a `ValueError` says which models or tasks have it."""
-        bf16 = self.precision == "bf16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16), naming_who_has():
-            yield self.predictor()
+        in, and if the model or its task lacks a capability, a `ValueError` says which models or tasks have it."""
+        with inference(self.objective, self.precision) as predictor:
+            yield predictor
 
     def batch(self, sequences: Sequence[str]) -> Batch:
         """A batch of sequences as a person writes them, tokens (B, T). Raises `TypeError` for anything but a list of
@@ -107,11 +108,10 @@ class Model:
 
     @contextmanager
     def patch(self, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-        """Within, the model goes on with `changes[name](activation)` in place of an activation (B, t, ...), whatever it
-        is asked: states, evaluations, completions, analyses. Names and errors are those of `activations`; see
-        `statewise.objectives.activations.patched`. Patches of one place come in the order of their
-        entry."""
-        with naming_who_has(), activations.patched(activations.backbone_of(self.predictor()), changes):
+        """Within, `changes[name](activation)` replaces an activation (B, t, ...) in states, evaluations, completions
+        and analyses. Names and errors are those of `activations`; see `statewise.objectives.activations.patched`.
+        Patches of one activation are applied in the order of their entry."""
+        with explaining_missing_capability(), activations.patched(activations.backbone_of(self.predictor()), changes):
             self._patches += 1
             try:
                 yield
@@ -121,15 +121,15 @@ class Model:
     def generate(
         self,
         prompts: Sequence[str],
-        decoder: str = "greedy",
+        decoder: str | Decoder = "greedy",
         limit: int | None = None,
         goal: str | None = None,
         free_length: bool = False,
         reverse: bool = False,
         **fields: Any,
     ) -> list[Completion]:
-        """A completion for each prompt; `fields` are the decoder's. `task.continuation(prompt, completion.tokens)` is
-        its text as it follows the prompt.
+        """A completion for each prompt. `decoder` is a decoder, or the name of one whose `fields` may follow.
+        `task.continuation(prompt, completion.tokens)` is a completion's text as it follows the prompt.
 
         `goal` is what should follow the completion, and `limit` by default what the context leaves; the completion then
         has exactly `limit` tokens, or with `free_length` ends with the closing symbol. A model that reads goals first,
@@ -140,7 +140,7 @@ class Model:
         empty, if sequences of the task have none.
         """
         check_texts(prompts, "prompts", "prompts as text")
-        made = make_decoder(decoder, **fields)
+        made = make_decoder(decoder, **fields) if isinstance(decoder, str) else _alone(decoder, fields)
         made = Reverse(made) if reverse else made
         with self.asking() as predictor:
             requests = list(self._requests(predictor, prompts, goal, limit, free_length))
@@ -149,15 +149,15 @@ class Model:
     def search(
         self,
         prompt: str,
-        decoder: str,
+        decoder: str | Search,
         goal: str | None = None,
         limit: int | None = None,
         free_length: bool = False,
         reverse: bool = False,
         **fields: Any,
     ) -> list[Completion]:
-        """All that a search finds for one prompt, with scores, best first; else as `generate`."""
-        made = make_search(decoder, **fields)
+        """All candidates that a search finds for one prompt, with scores, best first; otherwise as `generate`."""
+        made = make_search(decoder, **fields) if isinstance(decoder, str) else _alone(decoder, fields)
         made = Reverse(made) if reverse else made
         with self.asking() as predictor:
             (request,) = self._requests(predictor, [prompt], goal, limit, free_length)
@@ -204,7 +204,7 @@ class Model:
         how a model that carries a state is asked; see `carried_state.protocol.ask`. `details`, `losses`, which is
         given those of all tokens, and `share` of the examples: see `evaluation.evaluate`."""
         examples = choose_examples(self.task, num, None if data is None else Path(data), by)
-        measure = self.objective.held_out_parts if isinstance(self.objective, Measured) else None
+        measure = self.objective.held_out_losses
         chosen = make_decoder(decoder) if isinstance(decoder, str) else decoder
         with self.asking() as predictor:
             if protocol is not None:
@@ -218,16 +218,11 @@ class Model:
         named analysis, as of the command. `Findings.save` writes them as the command does. Raises `ValueError` for
         unknown names, fields and values, and if the analysis does not suit the model or its task."""
         name = analysis if isinstance(analysis, str) else ANALYSES.name_of(type(analysis))
-        if isinstance(analysis, str):
-            analysis = make_analysis(analysis, **fields)
-        elif fields:
-            raise ValueError(f"{next(iter(fields))} is a field of an analysis by name: this one is made already")
+        made = make_analysis(analysis, **fields) if isinstance(analysis, str) else _alone(analysis, fields)
         step, patched = self.checkpoint.step if self.checkpoint else None, self._patches > 0
         with self.asking():
-            findings = analysis.analyze(
-                subject(self.recipe, self.task, self.objective, step, self.run, patched=patched)
-            )
-        return replace(findings, origin=self._origin(name, analysis.config))
+            findings = made.analyze(subject(self.recipe, self.task, self.objective, step, self.run, patched=patched))
+        return replace(findings, origin=self._origin(name, made.config))
 
     def _origin(self, analysis: str, config: Any) -> Origin:
         """What an analysis of this model is named, and what its report holds besides the findings."""
@@ -271,3 +266,12 @@ class Model:
         origin |= {"input": str(data), "input_sha256": hashlib.sha256(Path(data).read_bytes()).hexdigest()}
         origin |= {"prompts": prompts, "positions": positions, "of": of}
         return replace(found, sequences=read.sequences, left_out=read.left_out, origin=origin)
+
+
+def _alone(made: Made, fields: Mapping[str, Any]) -> Made:
+    """What was passed in place of a name. Raises `ValueError` for `fields`, which only a name can have."""
+    if fields:
+        raise ValueError(
+            f"{next(iter(fields))} goes with a name, and this {type(made).__name__} has its fields already"
+        )
+    return made

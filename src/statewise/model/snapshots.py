@@ -1,4 +1,4 @@
-"""Snapshots of a model for analyses: as it stands, at other checkpoints of its run, and untrained."""
+"""Snapshots of a model for analyses: the current model, other checkpoints of its run, and the untrained model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from statewise import __version__
 from statewise.analysis.base import Snapshot, Subject
 from statewise.config.recipe import Recipe
 from statewise.data_types import Completion, Examples
+from statewise.decoding import make_decoder
 from statewise.evaluation.evaluate import complete
-from statewise.model.building import make_decoder, make_objective
+from statewise.model.building import make_objective
 from statewise.objectives.activations import backbone_of, read
 from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, Run
@@ -21,8 +22,8 @@ from statewise.training.checkpoint import fingerprint, load_weights
 
 
 def snapshot(objective: Objective, step: int | None = None, run: Run | None = None) -> Snapshot:
-    """A model at training step `step`; None: not trained. `run` caches what `Snapshot.remember` is given, under a key
-    that contains the digest of the weights; None: nothing is cached."""
+    """A model at training step `step`; None: untrained. `run` caches the arrays of `Snapshot.remember` under keys that
+    contain the digest of the weights; None: nothing is cached."""
     predictor, label = objective.eval().predictor(), "new model" if step is None else f"step {step}"
     found = Snapshot(
         label, predictor, step, activations=lambda batch, names: read(backbone_of(predictor), batch, names)
@@ -49,7 +50,7 @@ def subject(
 
     def checkpoints(which: str) -> Iterator[tuple[int, Callable[[], Snapshot]]]:
         if run is None:
-            raise ValueError("this model is of no run: it has no other checkpoints")
+            raise ValueError("this model does not belong to a run: it has no other checkpoints")
         every = [str(checkpoint.step) for checkpoint in run.checkpoints()]
         asked = every if which == "all" else which.replace(" ", "").split(",")
         for wanted in announced(asked, "checkpoints", len(asked)):
@@ -58,7 +59,7 @@ def subject(
 
     def untrained() -> Snapshot:
         other = make_objective(dataclasses.replace(recipe, seed=recipe.seed + 1), task).to(device)
-        # Buffers tell how far training has come where a backbone changes with it: the control changes, too.
+        # Backbones that change during training keep its progress in buffers: the control is at the same point.
         other.load_state_dict(dict(objective.named_buffers()), strict=False)
         return snapshot(other, run=run)
 

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.powers import AcrossRows, Phased
-from statewise.data_types import Batch, Loss, Part, Plan
+from statewise.backbones.powers import AcrossRows, Counted, Noted, Phased, Pretrained
+from statewise.data_types import Loss, Part
 from statewise.decoding.predictor import Predictor
-from statewise.objectives.returned import check_loss
+
+if TYPE_CHECKING:
+    from statewise.data_types import Batch, Plan
 
 
 class Objective(nn.Module, ABC):
     """A backbone, the heads that training needs, and the loss. Built as `cls(config, make_backbone)`.
 
     Independent of optimisers, files, tasks and decoders. `forward` is the only method that is wrapped for
-    distributed training or compilation.
+    distributed training or compilation. What others call of its backbones goes through its methods.
     """
 
     Config: ClassVar[type]
     """Dataclass of its recipe fields."""
 
     def forward(self, batch: Batch, counts: Mapping[str, Tensor] | None = None) -> Loss:
-        """The loss of a batch. `counts` replaces the batch's own if it is part of a larger one.
-
-        Raises `ValueError` if `loss` returns anything else than it must.
-        """
-        return check_loss(self, self.loss(batch, self.counts(batch) if counts is None else counts))
+        """The loss of a batch. `counts` replaces the batch's own if it is part of a larger one."""
+        return self.loss(batch, self.counts(batch) if counts is None else counts)
 
     @abstractmethod
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
@@ -50,22 +52,16 @@ class Objective(nn.Module, ABC):
         sends the batch to another device, so that no forward pass waits for that device. None: nothing."""
         return None
 
-    def set_progress(self, fraction: float) -> None:
-        """Called before each training step with the fraction of training completed, in [0, 1).
-        Passes it on to backbones that are `Phased`."""
-        for module in self.modules():
-            if isinstance(module, Phased):
-                module.set_progress(fraction)
+    @property
+    def held_out_losses(self) -> Callable[[Batch], dict[str, Part]] | None:
+        """Computes further losses on a held-out batch, which is on the host, without gradients: sums and counts by
+        name; with several sums, one for each rollout step. None: it reports the token losses only."""
+        return None
 
     def head_matrices(self) -> list[Tensor]:
         """The matrices that map to logits: the vocabulary heads of its backbones, and its own if any. AdamW trains them
         also where Muon trains other matrices; see `trainer.optimizer`."""
         return [module.head_weight() for module in self.modules() if isinstance(module, Backbone)]
-
-    def backbones_across_rows(self) -> dict[str, AcrossRows]:
-        """Its backbones that carry a state across training rows, by module name."""
-        found = self.named_modules()
-        return {name: module for name, module in found if isinstance(module, AcrossRows) and module.across_rows}
 
     def flops(self, batch: Batch) -> float | None:
         """Floating-point operations of training on `batch`, which is on the host; None if unknown.
@@ -75,10 +71,107 @@ class Objective(nn.Module, ABC):
         """
         return None
 
+    def set_progress(self, fraction: float) -> None:
+        """Called before each training step with the fraction of training completed, in [0, 1).
+        Passes it on to backbones that are `Phased`."""
+        for module in self.modules():
+            if isinstance(module, Phased):
+                module.set_progress(fraction)
 
-class Measured(Objective):
-    """It measures more on held-out batches than what a predictor tells of the tokens."""
+    def backbones_across_rows(self) -> dict[str, AcrossRows]:
+        """Its backbones that carry a state across training rows, by module name."""
+        found = self.named_modules()
+        return {name: module for name, module in found if isinstance(module, AcrossRows) and module.across_rows}
 
-    @abstractmethod
-    def held_out_parts(self, batch: Batch) -> dict[str, Part]:
-        """Sums and counts over a batch on the host, without gradients; one with several sums has one a rollout step."""
+    def notes(self, steps: int) -> list[str]:
+        """What its backbones tell the user before training for `steps` steps, in sentences."""
+        noted = [module.notes(steps) for module in self.modules() if isinstance(module, Noted)]
+        return list(dict.fromkeys(note for notes in noted for note in notes))
+
+    @property
+    def pretrained_commit(self) -> str | None:
+        """The commit of the repository on the hub that its weights are from; None: they are from none."""
+        return next((found.commit for found in self._pretrained() if found.commit), None)
+
+    def check_symbols(self, symbols: Sequence[str]) -> None:
+        """Raises `ValueError`, with what to do, unless the token ids of a task, whose `symbols` they number, are those
+        that its pre-trained backbones know."""
+        for module in self._pretrained():
+            module.check_symbols(symbols)
+
+    def _pretrained(self) -> list[Pretrained]:
+        return [module for module in self.modules() if isinstance(module, Pretrained)]
+
+    # An objective of another package may return something else than the interface asks for.
+
+    def checked_counts(self, batch: Batch) -> dict[str, Tensor]:
+        """`counts`. Raises `ValueError` unless they are tensors by name, () or (m,)."""
+        counts: Any = self.counts(batch)
+        if not isinstance(counts, dict):
+            raise self._wrong("counts", "a dict of tensors by the names of the loss's parts", counts)
+        for name, count in counts.items():
+            if not isinstance(count, Tensor) or count.ndim > 1:
+                raise self._wrong("counts", f"for {name!r} a tensor () or (m,)", count)
+        return counts
+
+    def checked_predictor(self) -> Predictor:
+        """`predictor`, in evaluation mode. Raises `ValueError` unless it is a `Predictor`."""
+        predictor: Any = self.eval().predictor()
+        if not isinstance(predictor, Predictor):
+            raise self._wrong("predictor", "a statewise.decoding.predictor.Predictor", predictor)
+        return predictor
+
+    def check_loss(self, loss: Any) -> None:
+        """Raises `ValueError` unless the result of `forward` is a `Loss` of parts whose sums and counts fit, and has a
+        gradient where gradients are recorded."""
+        if not isinstance(loss, Loss) or not isinstance(loss.parts, dict) or not loss.parts:
+            instead = "one without parts" if isinstance(loss, Loss) else None
+            raise self._wrong("loss", "a statewise.data_types.Loss with one part or more", loss, instead)
+        for name, part in loss.parts.items():
+            if not isinstance(part, Part) or not isinstance(part.total, Tensor) or not isinstance(part.terms, Tensor):
+                raise self._wrong("loss", f"as {name!r} a Part of two tensors and a weight", part)
+            if part.total.ndim > 1 or part.terms.shape not in (part.total.shape, torch.Size()):
+                shapes = f"sums {tuple(part.total.shape)} and counts {tuple(part.terms.shape)}"
+                raise self._wrong("loss", f"as {name!r} sums and counts, both () or (m,)", part, shapes)
+        if torch.is_grad_enabled() and not any(part.total.requires_grad for part in loss.parts.values()):
+            raise self._wrong("loss", "a part with a gradient", loss, "parts that are all detached from the weights")
+
+    def _wrong(self, method: str, wanted: str, found: Any, instead: str | None = None) -> ValueError:
+        kind = type(self)
+        shape = f" {tuple(found.shape)}" if isinstance(found, Tensor) else ""
+        instead = instead or ("None" if found is None else f"{type(found).__name__}{shape}")
+        return ValueError(
+            f"objective {kind.__module__}:{kind.__qualname__}: {method}() must return {wanted}, not {instead} "
+            "(docs/adding-an-objective.md)"
+        )
+
+
+def document_lengths(batch: Batch) -> Counter[int]:
+    """The number of documents of each length in a batch on the host."""
+    if batch.documents is None:
+        return Counter(batch.real.sum(1).tolist())
+    documents = batch.documents.numpy()
+    opens = np.diff(documents, axis=1, prepend=-1) != 0  # first places of documents and of padding
+    lengths = np.diff(np.flatnonzero(opens), append=documents.size)
+    return Counter(lengths[documents[opens] > 0].tolist())
+
+
+def document_flops(of_length: Callable[[int], float], batch: Batch) -> float:
+    """Sum over the documents of a batch of the FLOPs of one of its length."""
+    return sum(of_length(length) * number for length, number in document_lengths(batch).items())
+
+
+def backbone_flops(backbone: Backbone, batch: Batch) -> float | None:
+    """FLOPs of one forward pass of a batch, without a head; None if unknown."""
+    return document_flops(backbone.flops, batch) if isinstance(backbone, Counted) else None
+
+
+def head_flops(backbone: Backbone) -> float:
+    """FLOPs of the vocabulary head at one position."""
+    return 2.0 * backbone.head_weight().numel()
+
+
+def token_flops(backbone: Backbone, batch: Batch) -> float | None:
+    """`Objective.flops` of one pass with the head at every scored token; None if unknown."""
+    body = backbone_flops(backbone, batch)
+    return None if body is None else 3 * (body + head_flops(backbone) * int(batch.scored.sum()))

@@ -18,10 +18,9 @@ from torch.nn import functional as F
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
 from statewise.data_types import Batch, Hidden, Loss, Part
-from statewise.objectives.base import Objective
+from statewise.objectives.base import Objective, backbone_flops, head_flops, token_flops
 from statewise.objectives.belief_state.right_to_left import answers, encode_backwards
 from statewise.objectives.coming_tokens import coming_tokens
-from statewise.objectives.costs import backbone_flops, head_flops, token_flops
 from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.objectives.targets import IGNORED, predicts, reached_columns, to_float32, token_targets
 from statewise.objectives.vocabulary_head.function import OfLogits, head_function

@@ -22,11 +22,10 @@ from statewise.backbones.nn.masks import causal_bias
 from statewise.backbones.nn.norm import make_norm
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter
-from statewise.objectives.base import Objective
-from statewise.objectives.costs import head_flops, token_flops
+from statewise.objectives.base import Objective, head_flops, token_flops
+from statewise.objectives.multi_token import AheadConfig
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing
 from statewise.objectives.targets import (
-    AheadConfig,
     ahead_counts,
     ahead_targets,
     check_horizon,

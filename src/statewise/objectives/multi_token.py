@@ -21,18 +21,27 @@ from statewise.backbones.nn.cache import Cache, PlaceStore
 from statewise.backbones.powers import Branch, Branching, last_columns, read_in_parts
 from statewise.data_types import Batch, Hidden, LacksPower, Loss, Part
 from statewise.decoding.predictor import Drafter
-from statewise.objectives.base import Objective
-from statewise.objectives.costs import document_flops, head_flops, token_flops
+from statewise.objectives.base import Objective, document_flops, head_flops, token_flops
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, head_predictor
-from statewise.objectives.targets import (
-    AheadConfig,
-    ahead_counts,
-    ahead_targets,
-    check_horizon,
-    reached_columns,
-    token_targets,
-)
+from statewise.objectives.targets import ahead_counts, ahead_targets, check_horizon, reached_columns, token_targets
 from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.runtime.bounds import bounded
+
+
+@dataclass(frozen=True)
+class AheadConfig:
+    """Fields of the objectives that predict further tokens besides the next one."""
+
+    horizon: int = 1
+    """Tokens K predicted beyond the next one."""
+    ahead_weight: float = 1.0
+    """Factor of their mean loss."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "horizon", prefix="objective.", at_least=1)
+        bounded(
+            self, "ahead_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
+        )
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ At inference the network is a plain decoder, and the dynamics can draft.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
@@ -23,8 +24,7 @@ from statewise.backbones.nn.matrix import Matrix
 from statewise.backbones.nn.norm import RMSNorm, make_norm
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
-from statewise.objectives.base import Measured
-from statewise.objectives.costs import head_flops, token_flops
+from statewise.objectives.base import Objective, head_flops, token_flops
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing, head_predictor
 from statewise.objectives.targets import (
     ahead_targets,
@@ -172,7 +172,7 @@ PARTS = ("latent", "kl", "ce")
 """What is known of each step of a rollout."""
 
 
-class NextLatent(Measured):
+class NextLatent(Objective):
     """Next-token prediction with teacher-forced rollouts of the latent dynamics (equation 5)."""
 
     Config = NextLatentConfig
@@ -203,10 +203,15 @@ class NextLatent(Measured):
         """Scored tokens; per step, transitions within a document, and those whose next token is scored."""
         return self._counts(batch, self.config.weights)
 
+    @property
+    @override
+    def held_out_losses(self) -> Callable[[Batch], dict[str, Part]]:
+        return self.held_out_parts
+
     @torch.no_grad()
     def held_out_parts(self, batch: Batch) -> dict[str, Part]:
-        """See `Measured`: `latent`, `kl` and `ce` per step, also where their weights are 0, and `state_norm`, the
-        Euclidean norm of the state, per token."""
+        """`latent`, `kl` and `ce` per step, also where their weights are 0, and `state_norm`, the Euclidean norm of
+        the state, per token."""
         batch = batch.to(self.backbone.head_weight().device)
         hidden = self.backbone.encode(batch)
         totals, counts = self._totals(batch, hidden, PARTS), self._counts(batch, PARTS)

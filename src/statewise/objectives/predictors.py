@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -16,14 +16,16 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.nn.cache import Cache
 from statewise.backbones.nn.uses import recorded_uses
 from statewise.backbones.powers import Carrying, Fetching, Followed, Limitable, check_kept, last_columns, read_prompt
 from statewise.data_types import Batch, Hidden
-from statewise.decoding.carried_state import StateProtocol
 from statewise.decoding.predictor import Carrier, Fetcher, Predictor, StateLimiter, Traceable, Traced
 from statewise.objectives.targets import to_float32
 from statewise.objectives.vocabulary_head.blocks import product_dtype
+
+if TYPE_CHECKING:
+    from statewise.backbones.nn.cache import Cache
+    from statewise.decoding.carried_state import StateProtocol
 
 
 @dataclass

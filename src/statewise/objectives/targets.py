@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.nn.masks import positions_within_documents
 from statewise.data_types import Batch
-from statewise.runtime.bounds import bounded
 
 IGNORED = -100
 """The target where nothing is predicted."""
@@ -91,22 +88,6 @@ def check_horizon(horizon: int, context: int) -> None:
         raise ValueError(
             f"objective.horizon {horizon:,} is beyond the longest sequence, which has {context:,} tokens: set it to at "
             f"most {context - 1:,}"
-        )
-
-
-@dataclass(frozen=True)
-class AheadConfig:
-    """Fields of the objectives that predict further tokens besides the next one."""
-
-    horizon: int = 1
-    """Tokens K predicted beyond the next one."""
-    ahead_weight: float = 1.0
-    """Factor of their mean loss."""
-
-    def __post_init__(self) -> None:
-        bounded(self, "horizon", prefix="objective.", at_least=1)
-        bounded(
-            self, "ahead_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
         )
 
 

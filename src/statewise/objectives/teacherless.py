@@ -18,8 +18,7 @@ from typing_extensions import override
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.powers import readouts
 from statewise.data_types import Batch, Hidden, Loss, Part
-from statewise.objectives.base import Objective
-from statewise.objectives.costs import token_flops
+from statewise.objectives.base import Objective, token_flops
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, uneven
 from statewise.objectives.targets import to_float32, token_targets
 from statewise.objectives.vocabulary_head.loss import head_loss

@@ -17,9 +17,8 @@ from statewise.backbones.base import BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
 from statewise.backbones.powers import readouts
 from statewise.data_types import Batch, Loss, Part
-from statewise.objectives.base import Objective
+from statewise.objectives.base import Objective, head_flops, token_flops
 from statewise.objectives.coming_tokens import coming_tokens
-from statewise.objectives.costs import head_flops, token_flops
 from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.objectives.targets import token_targets
 from statewise.objectives.vocabulary_head.function import OfLogits, head_function

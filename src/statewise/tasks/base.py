@@ -6,16 +6,18 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from statewise.data_types import Completion, Examples, Headline, LacksPower, Rows
 from statewise.tasks.kept import joint_checksum
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.text.bpe import BPE
-from statewise.tasks.text_format import TextFormat
-from statewise.tasks.vocab import Vocab
+
+if TYPE_CHECKING:
+    from statewise.tasks.text.bpe import BPE
+    from statewise.tasks.text_format import TextFormat
+    from statewise.tasks.vocab import Vocab
 
 
 class Task(ABC):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
-from typing import Literal, TypeVar
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import torch
@@ -131,25 +128,6 @@ class Stream:
     def epoch(self, number: int) -> float:
         """Passes over the training set before batch `number`; 0 for tasks without a fixed one."""
         return number * self.batch_size / len(self.examples) if self.examples is not None else 0.0
-
-
-Made = TypeVar("Made")
-
-
-def prefetch(make: Callable[[int], Made], numbers: Iterable[int], most: int = 2) -> Generator[Made, None, None]:
-    """`make(number)` for each number, in order, computed in a thread up to `most` results in advance. Exceptions of
-    `make` are raised where its result is consumed. The thread ends with the iterator: close one that is not
-    exhausted."""
-    rest = iter(numbers)
-    pool = ThreadPoolExecutor(1, "prefetch")
-    try:
-        waiting = deque(pool.submit(make, number) for number in islice(rest, most))
-        while waiting:
-            made = waiting.popleft().result()
-            waiting.extend(pool.submit(make, number) for number in islice(rest, 1))
-            yield made
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def rows_at_once(length: int, vocabulary: int, most: int) -> int:

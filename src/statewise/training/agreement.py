@@ -1,4 +1,4 @@
-"""Work of several processes that succeeds or fails on all of them."""
+"""Work that succeeds or fails in all processes of a run together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def joined(own: torch.Tensor) -> torch.Tensor:
-    """The tensors (n, ...) of all processes, in order, as one (processes n, ...)."""
+    """The tensors (n, ...) of all processes, in order, concatenated: (processes n, ...)."""
     found = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(found, own)
     return torch.cat(found)
@@ -22,7 +22,7 @@ def joined(own: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The processes of a run, of which this is number `rank` from 0. All call the same methods in the same order."""
+    """The processes of a run; this one has the number `rank`, from 0. All call the same methods in the same order."""
 
     rank: int
     processes: int
@@ -33,7 +33,7 @@ class Agreement:
         return self.rank == 0
 
     def gathered(self, own: T) -> list[T]:
-        """What every process has, in order."""
+        """The values of all processes, in order."""
         if self.processes == 1:
             return [own]
         found: list[Any] = [None] * self.processes
@@ -41,8 +41,8 @@ class Agreement:
         return found
 
     def on_all(self, work: Callable[[], T]) -> list[T]:
-        """The results of `work` of all processes. If some raise a `ValueError` or `OSError`, all raise that of the
-        first of them."""
+        """The results of `work` in all processes, in order. If `work` raises a `ValueError` or `OSError` in some, all
+        raise the first of these errors."""
         result: T | None = None
         error: Exception | None = None
         try:
@@ -58,13 +58,13 @@ class Agreement:
         return [result for result, _ in outcomes]
 
     def each(self, work: Callable[[], T]) -> T:
-        """The result of `work` of this process, once all have done it; errors as of `on_all`."""
+        """The result of `work` in this process, once all have done it; raises as `on_all`."""
         results: list[T] = []
         self.on_all(lambda: results.append(work()))
         return results[0]
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """The result of `work`, which only the first process does; errors as of `on_all`."""
+        """The result of `work` in the first process, which alone does it; raises as `on_all`."""
         found: list[Any] = self.on_all(lambda: work() if self.first else None)
         result: T = found[0]
         return result

@@ -29,8 +29,8 @@ def save(run: Run, step: int, weights: Mapping[str, Tensor], training: dict[str,
 
 
 def save_sharded(run: Run, step: int, module: nn.Module, training: dict[str, Any], agree: Agreement) -> None:
-    """The same for a module that is sharded: each process writes its rows of weights and of the optimiser's tensors,
-    which are not in `training.pt` then. All processes call this, and all raise the `OSError` of one."""
+    """As `save`, for a sharded module: each process writes its rows of the weights and of the optimiser's tensors,
+    which `training.pt` then lacks. All processes call this, and all raise the `OSError` of one."""
     own, first = writer(module), agree.first
     optimizer = training["optimizer"]
     moments = {f"{kind}.{name}": t for name, kept in optimizer["state"].items() for kind, t in kept.items()}
@@ -68,11 +68,11 @@ def _as_bytes(training: dict[str, Any]) -> bytes:
 
 
 def join_weights(checkpoints: Iterable[Checkpoint]) -> None:
-    """Makes one file of the weights of each checkpoint to which processes have written parts. Raises
-    `DamagedCheckpoint` if they are not all there."""
+    """Joins the weights of each checkpoint that processes have written in parts into one file. Raises
+    `DamagedCheckpoint` if parts are missing."""
     for checkpoint in checkpoints:
         if WHOLE in checkpoint.sums():
-            checkpoint.drop_replaced()  # of a process that was killed before it could
+            checkpoint.drop_replaced()  # a process may have been killed before it could
             continue
         with _naming_damage():
             tensors = open_stored(checkpoint.parts(WEIGHTS))
@@ -81,7 +81,7 @@ def join_weights(checkpoints: Iterable[Checkpoint]) -> None:
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
     """Loads weights into `module`, sharded or not. Raises `DamagedCheckpoint` if the file is not safetensors, does not
-    match, or holds numbers that are not finite, which training never stores; of sharded modules these pass."""
+    match, or holds numbers that are not finite, which training never stores (not checked for sharded modules)."""
     own = module.state_dict()
     parts = checkpoint.parts(WEIGHTS)
     with _naming_damage():
@@ -98,7 +98,7 @@ def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
 
 @contextmanager
 def _naming_damage() -> Iterator[None]:
-    """Errors of damaged safetensors files as `DamagedCheckpoint`."""
+    """Raises `DamagedCheckpoint` in place of the errors of damaged safetensors files."""
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
@@ -114,8 +114,8 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The training state; tensors of the optimiser may be on disk still, as `Stored`. Raises `DamagedCheckpoint` for a
-    file that cannot be read or holds more than plain data."""
+    """The training state, in which tensors of the optimiser may be `Stored`, still on disk. Raises
+    `DamagedCheckpoint` for a file that cannot be read or holds more than plain data."""
     try:
         state: dict[str, Any] = torch.load(checkpoint.training, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:

@@ -1,22 +1,29 @@
-"""Chooses device, precision and threads for this machine, and configures its memory allocator."""
+"""Chooses device, precision and threads for this machine, and says how much memory it has."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from statewise.config.trainer import TrainerConfig
 from statewise.runtime.system import cores
+
+if TYPE_CHECKING:
+    from statewise.config.trainer import TrainerConfig
 
 
 def choose_device(wanted: str) -> str:
-    """`cpu`, `cuda`, or another accelerator that PyTorch reports, such as `mps`; `auto` is `cuda` if there is such a
-    GPU, otherwise `cpu`. Raises `ValueError` if the device is not available."""
+    """The device `wanted`: `cpu`, `cuda`, or another accelerator that PyTorch reports, such as `mps`; `auto` is `cuda`
+    if PyTorch finds such a GPU, otherwise `cpu`. Raises `ValueError` if the device is not available."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -27,10 +34,12 @@ def choose_device(wanted: str) -> str:
 
 
 def refuse_missing(device: str, wanted: int) -> None:
-    """Raises `ValueError` if this machine has fewer GPUs than the processes that are to use one each."""
+    """Raises `ValueError` if this machine has fewer devices than `wanted`, unless `device` is the CPU."""
     here = torch.accelerator.device_count()
     if device != "cpu" and wanted > here:
-        raise ValueError(f"trainer.devices {wanted}: PyTorch reports {here} of the device {device} here; take as many")
+        raise ValueError(
+            f"trainer.devices {wanted}: PyTorch reports {here} of the device {device} here; set it to at most {here}"
+        )
 
 
 def choose_precision(wanted: str, device: str) -> str:
@@ -46,7 +55,7 @@ def choose_precision(wanted: str, device: str) -> str:
 
 
 def choose_threads(config: TrainerConfig) -> int:
-    """Threads per process: as configured, or the cores divided among `devices` processes."""
+    """Threads per process: as configured, or PyTorch's default divided among the `devices` processes."""
     if config.threads is not None:
         return config.threads
     return max(1, torch.get_num_threads() // config.devices)
@@ -115,3 +124,50 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
     library.mallopt(mmap_threshold, 1 << 30)
     library.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+REFUSED = ("allocate memory", "overflow", "out of memory", "too large", "Storage size")
+"""Parts of PyTorch's messages for sizes beyond memory or beyond 64 bits."""
+
+
+def machine_bytes() -> int | None:
+    """Bytes of this machine's main memory; None if the system does not report it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def device_bytes(device: str) -> int | None:
+    """Bytes of a device's memory: for a GPU, which others may use, too, the free memory; for others, main memory. None
+    if the system does not report it."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    return machine_bytes() if device in ("cpu", "mps") else None
+
+
+@contextlib.contextmanager
+def weights_that_fit() -> Iterator[None]:
+    """Within this context, raises `ValueError` at the first parameter with which the modules constructed so far no
+    longer fit main memory. A parameter is counted when it is registered, before its pages are first written;
+    parameters on the device `meta` need none."""
+    limit, total = machine_bytes(), 0
+
+    def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        nonlocal total
+        total += 0 if parameter is None or parameter.is_meta else parameter.numel() * parameter.element_size()
+        if limit is not None and total > limit:
+            raise ValueError(
+                f"this model needs more than {limit / 2**30:,.0f} GiB for its weights, all the memory of this machine: "
+                "set backbone.width, backbone.layers or the vocabulary lower"
+            )
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except (RuntimeError, OverflowError, TypeError) as error:
+        if not any(text in str(error) for text in REFUSED):
+            raise
+        raise ValueError("this model's weights exceed any memory: set backbone.width or the vocabulary lower") from None
+    finally:
+        handle.remove()

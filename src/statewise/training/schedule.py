@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from statewise.config.trainer import TrainerConfig, kept_steps, token_count
+from statewise.config.trainer import kept_steps, token_count
 from statewise.runtime.bounds import LARGEST
 from statewise.runtime.messages import short
+
+if TYPE_CHECKING:
+    from statewise.config.trainer import TrainerConfig
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The lengths of a recipe's `trainer` in steps, for a given task."""
+    """The lengths in a recipe's `trainer`, in steps, for a given task."""
 
     steps: int
     """Total number of optimiser steps."""
@@ -54,8 +58,8 @@ class Schedule:
 
     @classmethod
     def of(cls, config: TrainerConfig, row_length: int) -> Schedule:
-        """The steps of `config`, or the fewest whose rows, counted as `row_length` tokens each, hold its tokens.
-        Raises `ValueError` for tokens of `LARGEST` steps and more."""
+        """The schedule of `config`. A number of tokens becomes the fewest steps whose rows, of `row_length` tokens
+        each, hold it. Raises `ValueError` if that is `LARGEST` steps or more."""
 
         def steps(field: str, otherwise: int) -> int:
             tokens = getattr(config, field)

@@ -1,5 +1,5 @@
 """Tensors on disk as safetensors files, whole or in pieces: ranges of rows, each in the file of the process that held
-them. Which rows a piece has is in the file's own metadata, so no other file says how the pieces fit together."""
+them. The metadata of each file say which rows its pieces have, so that no other file is needed to join them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from torch import Tensor
 from statewise.runtime.json_files import COUNT, Shape, parse_json
 
 ROWS: Shape = {...: {"first": COUNT, "of": COUNT}}
-"""By name: the first row of the piece in this file, and the number of rows of the whole tensor."""
+"""For each name, the first row of the piece in this file, and the number of rows of the whole tensor."""
 
 
 class Writable(Protocol):
-    """What bytes are written to."""
+    """A file, or anything else that takes bytes."""
 
     def write(self, content: bytes, /) -> object:
-        """Appends them."""
+        """Appends bytes."""
 
 
 class Piece(NamedTuple):
@@ -44,7 +44,7 @@ def pieces_as_bytes(pieces: Mapping[str, Piece | Tensor]) -> bytes:
 
 
 class Stored:
-    """A tensor on disk. `stored[first:end]` reads rows, `stored[:]` the whole, of which some may have no rows."""
+    """A tensor on disk. `stored[first:end]` reads some rows, `stored[:]` the whole tensor."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Stored:
             for start, stop, file in self.pieces
             if start < end and first < stop
         ]
-        if not read:  # of no rows
+        if not read:  # no rows
             _, _, file = self.pieces[0]
             read = [file.get_slice(self.name)[0:0]]
         return read[0] if len(read) == 1 else torch.cat(read)
@@ -77,7 +77,7 @@ class Stored:
                 break
             end = stop
         if self.shape and end != self.shape[0]:
-            raise ValueError(f"{folder}: rows from {end} on of {self.name} are missing or there twice")
+            raise ValueError(f"{folder}: rows from {end} on of {self.name} are missing or stored twice")
 
 
 def open_stored(files: Sequence[Path]) -> dict[str, Stored]:

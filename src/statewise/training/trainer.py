@@ -1,4 +1,4 @@
-"""The only training loop. It is independent of the objective, the backbone and the task."""
+"""The only training loop. It is independent of objectives, backbones and tasks."""
 
 from __future__ import annotations
 
@@ -6,48 +6,61 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
-from statewise.config.trainer import TrainerConfig
-from statewise.data_types import Batch, Headline, NotFinite, sent
-from statewise.objectives.base import Objective
-from statewise.objectives.returned import check_counts
-from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
+from statewise.data_types import NotFinite, sent
+from statewise.run import DamagedCheckpoint
 from statewise.runtime.json_files import AMOUNT, COUNT, MEASURED, NUMBER, SHARE, Maybe, Shape, check, metric
-from statewise.tasks.batches import Stream, prefetch
-from statewise.training import checkpoint as checkpoints
 from statewise.training.agreement import Agreement, joined
+from statewise.training.checkpoint import load_training, load_weights, save, save_sharded
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
-from statewise.training.schedule import Schedule
 from statewise.training.sharding import not_finite, whole
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from statewise.config.recipe import Recipe
+    from statewise.config.trainer import TrainerConfig
+    from statewise.data_types import Batch, Headline
+    from statewise.objectives.base import Objective
+    from statewise.run import Checkpoint, Record, Run
+    from statewise.tasks.batches import Stream
+    from statewise.training.schedule import Schedule
+
+Made = TypeVar("Made")
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 """Signals that stop training after a checkpoint."""
 FROM_SCHEDULERS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
-"""Signals that mean the same as SIGTERM: warnings of a time limit or of preemption."""
+"""Signals treated as SIGTERM: schedulers send them before a time limit or a preemption."""
 
 
 @dataclass(frozen=True)
-class Watch:
-    """The trainer's callbacks."""
+class Listener:
+    """Callbacks during training, called on the first process only, in this order."""
 
-    evaluate: Callable[[], dict[str, float]]
-    """Metrics of the current model on held-out data. Called on all processes; the first one's count."""
-    record: Callable[[Record], None] = lambda record: None
-    """Called on the first process with every record written to the run."""
+    begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
+    """Once, before the first step, with the step from which training starts."""
+    note: Callable[[str], None] = lambda note: None
+    """For each note on the schedule, the model and the data."""
+    baselines: Callable[[Mapping[str, Mapping[str, float]]], None] = lambda baselines: None
+    """Once, with the metrics of each baseline, if the task has baselines."""
     step: Callable[[int], None] = lambda step: None
-    """Called on the first process after every step."""
+    """After every step, with the number of steps done."""
+    record: Callable[[Record], None] = lambda record: None
+    """With every record written to the run, once it is written."""
+    report: Callable[[dict[str, Any]], None] = lambda report: None
+    """Once, at the end, with the report on the best checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ LOGGED = {
     "reason",
     "part",
 }
-"""Names in the log of training that no part of a loss may have."""
+"""Names in the log of training, which no part of a loss may have."""
 
 
 @dataclass
@@ -88,7 +101,7 @@ class Progress:
 
     step: int = 0
     tokens: int = 0
-    """Real tokens trained on; of several processes those of the first, times their number."""
+    """Tokens trained on, without padding; with several processes, the first one's tokens times their number."""
     seconds: float = 0.0
     """Time spent training, before and after resuming."""
     best: float | None = None
@@ -108,11 +121,11 @@ PROGRESS: Shape = {
     "solved_in_a_row": COUNT,
     "window": {"steps?": AMOUNT, "tokens?": AMOUNT, "seconds?": AMOUNT, "flops?": AMOUNT, ...: NUMBER},
 }
-"""What a checkpoint's progress must be."""
+"""The shape of a checkpoint's progress."""
 
 
 class OnHost:
-    """A copy of a small tensor, which waits for the device only where it is read."""
+    """A copy of a small tensor on the host; only reading its values waits for the device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         cuda = tensor.device.type == "cuda"
@@ -123,7 +136,7 @@ class OnHost:
             self.done.record()
 
     def values(self) -> list[float]:
-        """Its values."""
+        """The tensor's values."""
         if self.done is not None:
             self.done.synchronize()
         found: list[float] = self.copy.tolist()
@@ -131,11 +144,27 @@ class OnHost:
 
 
 class Drawn(NamedTuple):
-    """What a step needs from the host; prepared in the background during the previous step."""
+    """The part of a step that the host prepares, in the background during the previous steps."""
 
     parts: list[Batch]
     """This process's share of the batch, in micro-batches."""
     tokens: int
+
+
+def prefetch(make: Callable[[int], Made], numbers: Iterable[int], most: int = 2) -> Generator[Made, None, None]:
+    """`make(number)` for each number, in order, computed in a thread up to `most` results in advance. Exceptions of
+    `make` are raised where its result is consumed. The thread ends with the iterator: close one that is not
+    exhausted."""
+    rest = iter(numbers)
+    pool = ThreadPoolExecutor(1, "prefetch")
+    try:
+        waiting = deque(pool.submit(make, number) for number in islice(rest, most))
+        while waiting:
+            made = waiting.popleft().result()
+            waiting.extend(pool.submit(make, number) for number in islice(rest, 1))
+            yield made
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Trainer:
@@ -151,13 +180,15 @@ class Trainer:
         seed: int,
         headline: Headline,
         fabric: Fabric,
-        watch: Watch,
+        evaluate: Callable[[], dict[str, float]],
+        listener: Listener,
         peak: float | None = None,
     ) -> None:
-        """`peak`: peak FLOP/s of one device, if known."""
+        """`evaluate`: computes metrics of the current model on held-out data; all processes call it, and the first
+        one's result counts. `peak`: peak FLOP/s of one device, if known."""
         self.objective, self.stream, self.run, self.config = objective, stream, run, config
         self.schedule, self.seed, self.headline = schedule, seed, headline
-        self.fabric, self.watch, self.peak = fabric, watch, peak
+        self.fabric, self.evaluate, self.listener, self.peak = fabric, evaluate, listener, peak
         self.progress = Progress()
         # Before the optimiser: moving to a device or sharding may replace parameters, and the optimiser's state is
         # loaded onto its parameters' device. Compiling and distributing happen only here; self.objective stays the
@@ -173,16 +204,16 @@ class Trainer:
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
         self.signal: int | None = None
         self.signals: OnHost | None = None
-        """Of several processes, which signals they had received in the step before."""
+        """With several processes, which signals any of them had received in the previous step."""
         self.saved: int | None = None
         """The step of the newest checkpoint, known to every process."""
         self.agreement = Agreement(fabric.global_rank, fabric.world_size)
-        self.first = self.agreement.first
+        self.loss_checked = False
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Resumes from `checkpoint`; deletes everything later from the run."""
-        checkpoints.load_weights(checkpoint, self.objective)
-        state = checkpoints.load_training(checkpoint)
+        """Restores the state of `checkpoint`, and deletes everything later from the run."""
+        load_weights(checkpoint, self.objective)
+        state = load_training(checkpoint)
         try:
             load_state_by_name(self.optimizer.optimizer, self.objective, state["optimizer"])
             self.progress = Progress(**check(state["progress"], PROGRESS, "progress"))
@@ -215,8 +246,8 @@ class Trainer:
                 progress.step += 1
                 progress.window["seconds"] = progress.window.get("seconds", 0.0) + time.monotonic() - began
                 progress.seconds = time.monotonic() - started
-                if self.first:
-                    self.watch.step(progress.step)
+                if self.agreement.first:
+                    self.listener.step(progress.step)
                 if progress.step % config.log_every == 0 or progress.step == self.schedule.steps:
                     self._log()
                 if (
@@ -239,13 +270,13 @@ class Trainer:
         return self.config.stop_when_solved and self.progress.solved_in_a_row >= 2
 
     def _draw(self, step: int) -> Drawn:
-        """What a step needs from the host."""
+        """The batch of a step."""
         parts = self.stream.batches(step, self.config.accumulate)
         tokens = sum(int(np.count_nonzero(batch.real.numpy())) for batch in parts)
         return Drawn(parts, tokens)
 
     def _step(self, drawn: Drawn) -> int | None:
-        """One optimiser step. Returns the signal to stop for, once every process knows of it."""
+        """Makes one optimiser step. Returns the signal to stop for, once every process knows of it."""
         config, step = self.config, self.progress.step
         # Each step's randomness is a function of its number, so resuming needs no generator state.
         torch.manual_seed(_step_seed(self.seed, step, self.fabric.global_rank))
@@ -260,6 +291,9 @@ class Trainer:
             last = place == len(micro) - 1
             with nullcontext() if last else self.fabric.no_backward_sync(self.wrapped):
                 loss = self.wrapped(batch, counts)
+                if not self.loss_checked:
+                    self.objective.check_loss(loss)
+                    self.loss_checked = True
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value() * self.fabric.world_size)
             if taken := next((name for name in loss.parts if name in LOGGED or metric(name) is SHARE), ""):
@@ -282,7 +316,7 @@ class Trainer:
         self.recent.append((step + 1, names, torch.stack([sums[name].float() for name in names])))
         if self.fabric.device.type == "cpu":
             self._flush()
-        # Of tokens and operations those of this process, scaled.
+        # Tokens and operations are those of this process, times the number of processes.
         window, world = self.progress.window, self.fabric.world_size
         window["steps"] = window.get("steps", 0.0) + 1
         window["tokens"] = window.get("tokens", 0.0) + drawn.tokens * world
@@ -302,7 +336,7 @@ class Trainer:
         """The parts' counts over the whole step, and the signal that any process had received one step before."""
         counts: dict[str, torch.Tensor] = {}
         for batch in micro:
-            for name, count in check_counts(self.objective, self.objective.counts(batch)).items():
+            for name, count in self.objective.counts(batch).items():
                 counts[name] = counts[name] + count if name in counts else count
         if self.fabric.world_size == 1:
             return counts, self.signal
@@ -356,7 +390,7 @@ class Trainer:
         return own
 
     def _fail(self, step: int, part: str, what: str, *, no_update: bool = False) -> None:
-        """Raises `NotFinite`; `no_update`: the weights are still those of the initialisation."""
+        """Raises `NotFinite`. `no_update`: the weights are still the initial ones."""
         last = self.run.checkpoints()
         kept = f"the last checkpoint is that of step {last[-1].step}" if last else "there is no checkpoint yet"
         self._write({"kind": "end", "step": step, "reason": "not finite", "part": part})
@@ -393,15 +427,15 @@ class Trainer:
         self._write(record)
 
     def _evaluate(self) -> None:
-        """Evaluates and keeps the best."""
+        """Evaluates, and saves a checkpoint if it is the best so far."""
         self._flush()
         self.objective.eval()
-        metrics = self.watch.evaluate()
+        metrics = self.evaluate()
         self.objective.train()
         metrics, best = self.fabric.broadcast((metrics, self.progress.best))
         if self.headline.metric not in metrics:
             raise ValueError(
-                f"the task's headline metric is {self.headline.metric!r}, which is none of its metrics: "
+                f"the task's headline metric is {self.headline.metric!r}, which is not one of its metrics: "
                 f"{', '.join(metrics)}"
             )
         value = metrics[self.headline.metric]
@@ -437,11 +471,11 @@ class Trainer:
         step, optimizer = self.progress.step, state_by_name(self.optimizer.optimizer, self.objective)
         training = {"optimizer": optimizer, "progress": vars(self.progress), **({"lanes": lanes} if lanes else {})}
         if self.sharded:
-            checkpoints.save_sharded(self.run, step, self.objective, training, self.agreement)
+            save_sharded(self.run, step, self.objective, training, self.agreement)
 
         def finish() -> None:
             if not self.sharded:
-                checkpoints.save(self.run, step, self.objective.state_dict(), training)
+                save(self.run, step, self.objective.state_dict(), training)
             self.run.drop_checkpoints(newest=2, keeps=self.schedule.keeps)
 
         self.agreement.on_first(finish)
@@ -455,7 +489,7 @@ class Trainer:
     def _write(self, record: Record) -> None:
         def write() -> None:
             self.run.log(record)
-            self.watch.record(record)
+            self.listener.record(record)
 
         self.agreement.on_first(write)
 

@@ -8,9 +8,9 @@ import torch
 from doubles import VOCABULARY, FixedTask, MarkovPredictor, random_examples, spread_weights, subject, tiny_objective
 from torch import nn
 
+from statewise.analysis import make_analysis
 from statewise.data_types import Batch, Hidden, LacksPower
 from statewise.decoding.predictor import StateDynamics
-from statewise.model.building import make_analysis
 from statewise.tasks.state_tracking.task import StateTracking, StateTrackingConfig
 
 

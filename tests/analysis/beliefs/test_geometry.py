@@ -18,7 +18,7 @@ from statewise.cli import main
 from statewise.config.recipes import recipe_names, recipe_text
 from statewise.data_types import Hidden
 from statewise.decoding.predictor import StateDynamics
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.reporting.figures import Curve, Drawing, Panel, over_steps, stored
 from statewise.tasks import TASKS
 
@@ -574,7 +574,7 @@ def test_models_and_tasks_that_have_none_are_told_which_do(tmp_path, capsys):
     capsys.readouterr()
     assert main(["analyze", str(run), "belief-dynamics"]) == 2
     said = capsys.readouterr().err
-    assert "needs a model with latent dynamics: such are models of the objective next_latent" in said
+    assert "latent dynamics: such models, with default fields, have the objective next_latent" in said
     assert main(["analyze", str(run), "belief-geometry", "--layers", "blocks.7.hook_resid_post"]) == 2
     assert "there are blocks 0 to 1" in capsys.readouterr().err
     assert main(["analyze", str(run), "belief-geometry", "--words", "1"]) == 2
@@ -584,7 +584,7 @@ def test_models_and_tasks_that_have_none_are_told_which_do(tmp_path, capsys):
     capsys.readouterr()
     for name in ("belief-geometry", "belief-dynamics"):
         assert main(["analyze", str(graphs), name]) == 2
-        assert "beliefs are known exactly: such is the task hmm" in capsys.readouterr().err
+        assert "beliefs are known exactly: such a task is hmm" in capsys.readouterr().err
 
 
 def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):

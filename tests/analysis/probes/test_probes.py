@@ -9,6 +9,7 @@ import torch
 from doubles import FixedTask, MarkovPredictor, SumPredictor, random_examples, subject, tiny_objective
 from torch import nn
 
+from statewise.analysis import make_analysis
 from statewise.analysis.base import Findings, Snapshot
 from statewise.analysis.beliefs.beliefs import beliefs, prefix_states, states_of
 from statewise.analysis.probes import fit as probe_fit
@@ -18,7 +19,6 @@ from statewise.analysis.probes.prefix_split import TEST, TRAINING, VALIDATION, s
 from statewise.analysis.probes.probes import draw_positions, numbers
 from statewise.analysis.probes.probing import draw_training
 from statewise.data_types import Examples, Hidden
-from statewise.model.building import make_analysis
 from statewise.reporting.figures import Curve, Panel
 from statewise.tasks import TASKS
 from statewise.tasks.batches import collate

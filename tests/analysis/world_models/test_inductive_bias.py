@@ -7,11 +7,11 @@ import pytest
 import torch
 from doubles import FixedTask, MarkovPredictor, random_examples, subject
 
+from statewise.analysis import make_analysis
 from statewise.analysis.beliefs.least_squares import PENALTIES, ridge
 from statewise.analysis.world_models.inductive_bias import Pairs, Prefixes
 from statewise.cli import main
 from statewise.data_types import Examples, Hidden
-from statewise.model.building import make_analysis
 from statewise.tasks.hmm.task import Hmm, HmmConfig
 from statewise.tasks.state_tracking.task import StateTracking, StateTrackingConfig
 

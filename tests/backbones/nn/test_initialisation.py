@@ -15,7 +15,7 @@ from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.nn import belief_slots as slots
 from statewise.backbones.nn.embedding import TokenEmbedding
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
-from statewise.model.building import read_recipe
+from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES, joint_multi_token, next_latent
 from statewise.objectives.belief_state import text_head
 from statewise.objectives.belief_state.objective import BeliefStateConfig
@@ -230,7 +230,8 @@ def test_weights_without_memory_are_made_without_the_compiler():
     """Of PyTorch, which takes seconds to load; recipes are checked by such models."""
     code = """
 import sys, torch
-from statewise.model.building import make_objective, make_task, read_recipe
+from statewise.model.building import make_objective, make_task
+from statewise.model.recipes import read_recipe
 for backbone in ("gpt", "recurrent"):
     recipe = read_recipe(f"{{task: path_star, backbone: {backbone}, objective: next_latent}}")
     with torch.device("meta"):

@@ -14,8 +14,8 @@ import pytest
 from doubles import small_corpus, spread_weights
 
 from statewise.deploy.export.export import export
-from statewise.model.building import read_recipe
 from statewise.model.loading import new_model
+from statewise.model.recipes import read_recipe
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[3] / "docs" / "fine-tuning.md"

@@ -7,8 +7,8 @@ import pytest
 from statewise.deploy.serving.rows import Manner
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.text import Stops
-from statewise.model.building import read_recipe
 from statewise.model.loading import new_model
+from statewise.model.recipes import read_recipe
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from doubles import MarkovPredictor, small_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.decoding import make_decoder
 from statewise.evaluation.evaluate import evaluate
-from statewise.model.building import make_decoder
 from statewise.tasks.batches import Stream, collate
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.tokenizers import learn

@@ -1,10 +1,11 @@
-"""An objective of another package that returns something else than it must is told so, in its own terms."""
+"""Errors name the objective of another package, and the method, that returns something else than it must."""
 
 import pytest
 import torch
 
 from statewise import train
 from statewise.data_types import Loss, Part
+from statewise.objectives.base import Objective
 from statewise.objectives.next_token import NextToken
 
 
@@ -62,6 +63,9 @@ class NoPredictor(NextToken):
         return None
 
 
+SETTINGS = {"steps": 2, "warmup_steps": 0, "evaluate_every": 1, "evaluate_num": 4, "threads": 1}
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -79,8 +83,18 @@ class NoPredictor(NextToken):
 )
 def test_what_is_wrong_is_said_by_name(kind, said, tmp_path):
     name = f"{__name__}:{kind.__name__}"
-    settings = {"steps": 2, "warmup_steps": 0, "evaluate_every": 1, "evaluate_num": 4, "threads": 1}
     with pytest.raises(ValueError) as raised:  # noqa: PT011 (its whole text is asserted)
-        train("path-star-demo", objective=name, out=tmp_path / "run", **settings)
+        train("path-star-demo", objective=name, out=tmp_path / "run", **SETTINGS)
     assert str(raised.value).startswith(f"objective {name}: ")
     assert said in str(raised.value)
+
+
+def test_a_run_checks_what_its_objective_returns_once(tmp_path, monkeypatch):
+    checked = []
+    for method in ("checked_counts", "check_loss"):
+        original = getattr(Objective, method)
+        monkeypatch.setattr(
+            Objective, method, lambda self, given, to=original: checked.append(to.__name__) or to(self, given)
+        )
+    train("path-star-demo", out=tmp_path / "run", **SETTINGS)
+    assert checked == ["checked_counts", "check_loss"]

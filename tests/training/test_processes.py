@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from doubles import SMALL_RUN, lives
 
-from statewise.training import own_processes
+from statewise.training import processes
 
 LATE = """
 import os, pathlib, sys, time
@@ -56,18 +56,18 @@ def test_a_process_ends_when_the_first_is_killed_before_it_has_met_it(tmp_path):
 def test_who_has_ended_is_said_before_the_others_are_killed(monkeypatch, capsys):
     """Fabric's observer kills the first process without a word, perhaps before that has said what it misses."""
     order, over = [], threading.Event()
-    observer = threading.Thread(target=over.wait, name=own_processes.OBSERVER)
+    observer = threading.Thread(target=over.wait, name=processes.OBSERVER)
     observer._child_processes = [SimpleNamespace(returncode=0), SimpleNamespace(returncode=-9)]
     observer._terminate_all = lambda: order.append("killed")
-    monkeypatch.setattr(own_processes.time, "sleep", order.append)
-    with own_processes.starting():
-        assert os.environ[own_processes.FIRST] == str(os.getpid())
+    monkeypatch.setattr(processes.time, "sleep", order.append)
+    with processes.starting():
+        assert os.environ[processes.FIRST] == str(os.getpid())
         observer.start()
-    assert own_processes.FIRST not in os.environ
+    assert processes.FIRST not in os.environ
     observer._terminate_all()
     over.set()
     observer.join()
-    assert order == [own_processes.GRACE_SECONDS, "killed"]
+    assert order == [processes.GRACE_SECONDS, "killed"]
     assert capsys.readouterr().err == "statewise: process 2 of this run ended with code -9\n"
 
 
@@ -75,6 +75,6 @@ def test_what_it_relies_on_of_fabric_is_there():
     from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 
     observer = _ChildProcessObserver(os.getpid(), [])
-    assert observer.name == own_processes.OBSERVER
+    assert observer.name == processes.OBSERVER
     assert observer._child_processes == []
     assert callable(observer._terminate_all)

@@ -1,0 +1,65 @@
+"""The parts that recipes name: their tables, and which of them have a capability that others lack.
+
+Code that raises `LacksPower` knows a task or a predictor but no table, so the names are added here. What tasks and
+backbones can do is read off their classes. What a model can do depends on its objective and its backbone; a test builds
+them all, and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from statewise.backbones import BACKBONES
+from statewise.config.registry import Table
+from statewise.data_types import LacksPower
+from statewise.objectives import OBJECTIVES
+from statewise.tasks import TASKS
+
+TABLES: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
+
+_ON_THE_READOUT = "the objectives next_token, next_latent, token_order, future_summary and semantic_tube"
+_BRANCHES = "the objectives multi_token and latent_multi_token"
+MODELS = {
+    "CausalPredictor": "the objectives next_token, belief_state, joint_multi_token, teacherless, next_latent, "
+    f"token_order, future_summary and semantic_tube, or {_BRANCHES} on gpt or recurrent",
+    "Drafter": f"the objectives joint_multi_token and next_latent, or {_BRANCHES} on gpt or recurrent",
+    "FutureReader": "the objective belief_state, or the objective next_latent on belief_slots, gpt or recurrent",
+    "StateDynamics": "the objective next_latent",
+    "Traceable": f"{_ON_THE_READOUT} on gpt or two_stream, or {_BRANCHES} on gpt",
+    "Fetcher": f"{_ON_THE_READOUT} on two_stream",
+    "StateLimiter": f"{_ON_THE_READOUT} on two_stream",
+    "Carrier": f"{_ON_THE_READOUT} on belief_slots",
+    "GoalScorer": "the objective belief_state",
+    "Reversible": "the objective belief_state",
+    "SuffixEncoder": "the objective belief_state",
+}
+"""By the name of a capability of predictors: the models with default fields that have it. Models of the backbone `hf`
+depend on the model that it loads and are left out."""
+
+
+@contextmanager
+def explaining_missing_capability() -> Iterator[None]:
+    """Raises `ValueError` in place of `LacksPower`, with the names of those that have the capability."""
+    try:
+        yield
+    except LacksPower as error:
+        raise ValueError(f"{error}: {who_has(error.power)}") from error
+
+
+def who_has(capability: type) -> str:
+    """In words: the tasks, the backbones or the models that have `capability`."""
+    for kind, table in (("task", TASKS), ("backbone", BACKBONES)):
+        names = [name for name in table if issubclass(table[name], capability)]
+        if names:
+            return f"such {kind}s are {listed(names)}" if len(names) > 1 else f"such a {kind} is {names[0]}"
+    if capability.__name__ in MODELS:
+        return f"such models, with default fields, have {MODELS[capability.__name__]}"
+    return "none of ours has this capability"
+
+
+def listed(names: Iterable[str], joint: str = "and") -> str:
+    """`a, b and c`."""
+    *first, last = names
+    return f"{', '.join(first)} {joint} {last}" if first else last
