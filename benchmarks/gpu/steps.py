@@ -37,7 +37,7 @@ from statewise.experiments.launch import Listener, resume, train
 from statewise.model.building import make_objective, make_task, read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
-from statewise.objectives.predictors import head_predictor
+from statewise.objectives.predictors import HeadPredictor
 from statewise.run import Run
 from statewise.tasks.batches import Stream, collate
 from statewise.training import machine
@@ -398,7 +398,7 @@ def stream_decoding(where: Machine) -> Figures:
     for variant in ("standard", "sps"):
         torch.manual_seed(0)
         model = TwoStream(replace(config, variant=variant), vocabulary=vocabulary, context=prefill + count)
-        predictor = head_predictor(model.to(where.device).eval())
+        predictor = HeadPredictor(model.to(where.device).eval())
         prompts = torch.randint(0, vocabulary, (rows, prefill)).to(where.device)
         with torch.no_grad(), where.autocast():
             warm, logits = predictor.start(prompts)  # compiles, where something is compiled

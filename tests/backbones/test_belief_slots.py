@@ -10,7 +10,7 @@ from statewise.backbones.nn.belief_slots import SlotUpdate
 from statewise.data_types import Batch, Examples
 from statewise.decoding.base import Request
 from statewise.decoding.continuing import Continued
-from statewise.decoding.predictor import Carrier, carrier
+from statewise.decoding.predictor import Carrier, require
 from statewise.decoding.sample import Greedy, GreedyConfig
 from statewise.tasks.batches import collate
 
@@ -477,9 +477,9 @@ def test_a_long_text_is_read_chunk_by_chunk_as_a_row_of_any_length_would_be(prot
 
 def test_models_without_a_state_say_so():
     plain = tiny_objective("next_token").eval().predictor()
-    assert not isinstance(plain, Carrier)
+    assert plain.capability(Carrier) is None
     with pytest.raises(ValueError, match="needs a model that carries one"):
-        carrier(plain)
+        require(plain, Carrier)
 
 
 @pytest.mark.parametrize(

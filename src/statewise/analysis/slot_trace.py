@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.decoding.predictor import carrier
+from statewise.decoding.predictor import Carrier, require
 from statewise.evaluation.scoring import score_batch
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
@@ -40,7 +40,7 @@ class SlotTrace(Analysis):
         chunk: the norm of each slot; its change, relative to the larger norm before and after; and the losses. In
         packed rows a chunk counts for the document at its start only, and changes are measured within a document."""
         config, predictor = self.config, subject.snapshot.predictor
-        power = carrier(predictor)
+        power = require(predictor, Carrier)
         fresh = power.under("fresh", 0)
         chunk, S = power.chunk, power.slot_count
         lengths, changes, sums, counts = [], [], [], []

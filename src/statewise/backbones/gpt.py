@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.capabilities import Branch, Branching, Counted, Followed
 from statewise.backbones.nn.block import Block, BlockConfig, BlockContext
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.embedding import TokenEmbedding
@@ -21,7 +22,6 @@ from statewise.backbones.nn.matrix import Matrix
 from statewise.backbones.nn.norm import make_norm
 from statewise.backbones.nn.rotary import rotary_angles
 from statewise.backbones.nn.streams import keys_in_reach
-from statewise.backbones.powers import Branch, Branching, Counted, Followed
 from statewise.data_types import Batch, Hidden
 
 

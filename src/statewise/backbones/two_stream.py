@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.base import Backbone, check_context, prompt_parts, read_in_parts
+from statewise.backbones.capabilities import Counted, Fetching, Limitable, Noted, Phased
 from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.nn.attention import attend
 from statewise.backbones.nn.block import FeedForward
@@ -31,18 +32,6 @@ from statewise.backbones.nn.rotary import rotary_angles, split_heads
 from statewise.backbones.nn.stream_attention import attend_streams
 from statewise.backbones.nn.stream_cache import StreamCache
 from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach, may_read, on_device, own_columns, stream_mask
-from statewise.backbones.powers import (
-    Counted,
-    Fetching,
-    Followed,
-    Limitable,
-    Noted,
-    Phased,
-    PromptReader,
-    ReadoutOnly,
-    prompt_parts,
-    read_in_parts,
-)
 from statewise.data_types import Batch, Hidden
 from statewise.runtime.bounds import bounded
 
@@ -224,7 +213,7 @@ class StreamBlock(nn.Module):
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptReader, ReadoutOnly, Hookable):
+class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
     """`state` is the stream that is read without limit, `readout` the one that predicts; for `double_memory`, which
     reads both without limit, the state is the input stream."""
 
@@ -297,7 +286,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         return self._hidden(self._encode(batch, asking), asking)
 
     def readouts(self, batch: Batch) -> Tensor:
-        """See `ReadoutOnly`: the last block computes queries and the feed-forward part for the predicting stream
+        """See `Backbone.readouts`: the last block computes queries and the feed-forward part for the predicting stream
         only."""
         return self._encode(batch, (self._now()[0].readout,))[:, 0]
 
@@ -312,8 +301,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         return Hidden(state=x[:, asking.index(variant.state)], readout=x[:, asking.index(variant.readout)])
 
     def read_prompt(self, tokens: Tensor, cache: StreamCache, counts: np.ndarray | None = None) -> Hidden:
-        """See `PromptReader`. If inputs never read predictions, reads prompts of one length as inputs only, with a
-        prediction at their last place."""
+        """See `Backbone.read_prompt`. If inputs never read predictions, reads prompts of one length as inputs only,
+        with a prediction at their last place."""
         variant, reach = self._now()
         predictions_read = reach.inputs is not None or reach.predictions is None or reach.predictions > 0
         if predictions_read or len(variant.streams) == 1 or counts is not None:

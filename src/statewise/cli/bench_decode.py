@@ -55,7 +55,7 @@ def run(words: list[str]) -> int:
             raise ValueError(f"--{option.replace('_', '-')} needs --draft")
     batch = options.batch or 16
 
-    from statewise.backbones.baseline import HasStandard
+    from statewise.backbones.capabilities import HasStandard
     from statewise.experiments.decode_speed import in_own_process
     from statewise.model.loading import model_of_run
     from statewise.reporting.tables import text_table

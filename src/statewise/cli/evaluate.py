@@ -247,13 +247,13 @@ def _in_order(value: str) -> str:
 
 def _asked(model: Model, options: argparse.Namespace) -> list[Asked]:
     """The protocols for a model that carries a state, the one reported as its metrics first; none for other models."""
-    from statewise.decoding.predictor import Carrier, carrier
+    from statewise.decoding.predictor import Carrier, require
 
     predictor, chosen, warmup = model.predictor(), options.protocol, options.warmup
-    if not isinstance(predictor, Carrier) and not options.comprehensive and chosen is None and warmup is None:
+    if predictor.capability(Carrier) is None and not options.comprehensive and chosen is None and warmup is None:
         return []
     with model.asking():
-        carrier(predictor)
+        require(predictor, Carrier)
     return ask_each(chosen, warmup)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from typing_extensions import override
 from statewise.data_types import Batch, Completion, Hidden
 from statewise.decoding import kept_state
 from statewise.decoding.base import Decoder, Request
-from statewise.decoding.predictor import Drafter, Predictor, carrier, drafter
+from statewise.decoding.predictor import Carrier, Drafter, Kind, Predictor, require
 from statewise.tasks.base import Task
 
 
@@ -63,15 +63,14 @@ def _continued(
     warmup: int,
 ) -> tuple[Completion, dict[str, Tensor]]:
     """The completion, and the state after it."""
-    asked = carrier(predictor).under("carried", warmup)
-    kind = DraftingContinued if isinstance(asked, Drafter) else Continued
+    asked = require(predictor, Carrier).under("carried", warmup)
     tokens = task.encode(prompt)
     if state is None:
-        continued = kind(asked, None)
+        continued = Continued(asked, None)
     else:
         kept = kept_state.read(Path(state), fingerprint)
         try:
-            continued = kind(asked, kept)
+            continued = Continued(asked, kept)
         except ValueError as error:
             raise ValueError(f"{state}: {error}") from None
         if task.end is not None and int(kept["pending"][-1]) == task.end:
@@ -90,7 +89,7 @@ class Continued(Predictor):
     def __init__(self, predictor: Predictor, kept: Mapping[str, Tensor] | None) -> None:
         """`kept`: the result of `state`; None: a new sequence. Raises `ValueError` for a predictor without a carried
         state, and for a kept state that does not match it."""
-        self.predictor, self.carrier, self.kept = predictor, carrier(predictor), kept
+        self.predictor, self.carrier, self.kept = predictor, require(predictor, Carrier), kept
         self.vocabulary, self.context = predictor.vocabulary, sys.maxsize
         self._cursor: Any = None
         self._read = 0
@@ -150,6 +149,10 @@ class Continued(Predictor):
     def logits(self, batch: Batch) -> Tensor:
         return self.predictor.logits(batch)
 
+    @override
+    def capability(self, kind: type[Kind]) -> Kind | None:
+        return self.predictor.capability(kind) if kind is Drafter else super().capability(kind)
+
     def _resumed(self, kept: Mapping[str, Tensor]) -> Any:
         return self.carrier.resume({name: tensor for name, tensor in kept.items() if name != "pending"})
 
@@ -158,11 +161,3 @@ class Continued(Predictor):
         must be read first when continuing."""
         pending = torch.from_numpy(completion.tokens[self._read - prompt_length :])
         return {**self.carrier.keep(self._cursor), "pending": pending}
-
-
-class DraftingContinued(Continued, Drafter):
-    """A `Continued` of a predictor that can draft."""
-
-    @override
-    def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:
-        return drafter(self.predictor).guesses(cursor, token, among)

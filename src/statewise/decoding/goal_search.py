@@ -20,7 +20,7 @@ from statewise.data_types import Completion
 from statewise.decoding.base import Request, Search
 from statewise.decoding.beam import Beam, BeamConfig
 from statewise.decoding.continuations import Continuations, choices, highest
-from statewise.decoding.predictor import GoalScorer, Predictor, goal_scorer
+from statewise.decoding.predictor import GoalScorer, Predictor, require
 from statewise.runtime.bounds import bounded, unset
 from statewise.runtime.progress import announced
 
@@ -111,7 +111,7 @@ class GoalSearch(Search):
         or if the score needs a goal or cannot use one."""
         request.limits(predictor.context)  # raise first for a prompt without room
         (prompt,), goal = request.prompts, request.goal
-        scorer = goal_scorer(predictor)
+        scorer = require(predictor, GoalScorer)
         if self.config.score == "goal" and goal is None:
             raise ValueError(
                 "score goal needs a goal, as `statewise generate --goal` gives: else score by previous or next"

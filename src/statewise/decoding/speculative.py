@@ -22,7 +22,7 @@ from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.drafts import Draft, DraftSource, FrequentTokens, ModelDrafts, PromptLookup
 from statewise.decoding.noise import NoiseAhead
-from statewise.decoding.predictor import Predictor, drafter, start_conditioned
+from statewise.decoding.predictor import Drafter, Predictor, require, start_conditioned
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
 from statewise.runtime.bounds import bounded, unset
 
@@ -141,7 +141,7 @@ class Speculative(Decoder):
 
     def _source(self, predictor: Predictor, request: Request) -> DraftSource:
         if self.config.drafter == "model":
-            return ModelDrafts(drafter(predictor), self.config.confidence, self._tokens(predictor))
+            return ModelDrafts(require(predictor, Drafter), self.config.confidence, self._tokens(predictor))
         source = PromptLookup(len(request.prompts), self.config.ngram)
         for row, prompt in enumerate(request.prompts):
             source.follow(row, prompt.tolist())

@@ -8,7 +8,7 @@ import torch
 
 from statewise.data_types import Evaluation, Examples, LacksPower
 from statewise.decoding.carried_state import Asked
-from statewise.decoding.predictor import Predictor, carrier
+from statewise.decoding.predictor import Carrier, Predictor, require
 from statewise.evaluation.scoring import per_token, per_unit, score
 from statewise.tasks.base import Task, WholeTexts
 
@@ -19,7 +19,7 @@ def evaluate_whole_texts(task: Task, predictor: Predictor, asked: Asked) -> Eval
 
     Raises `ValueError` for a model without a carried state, or a task without such documents.
     """
-    power = carrier(carrier(predictor).under(*asked))
+    power = require(require(predictor, Carrier).under(*asked), Carrier)
     if not isinstance(task, WholeTexts):
         raise LacksPower("whole documents need a task with documents longer than its sequences", WholeTexts)
     nats, count, documents = 0.0, 0, 0

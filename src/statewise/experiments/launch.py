@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from statewise.backbones.powers import Noted, Pretrained
+from statewise.backbones.capabilities import Noted, Pretrained
 from statewise.config.recipe import Recipe
 from statewise.evaluation.evaluate import ALONE, Share, report
 from statewise.model.loading import load_model, model_of_run, new_model, recipe_of_run

@@ -13,7 +13,7 @@ from statewise.analysis import ANALYSES
 from statewise.analysis.base import Analysis
 from statewise.backbones import BACKBONES, with_cells
 from statewise.backbones.base import Backbone
-from statewise.backbones.powers import Pretrained
+from statewise.backbones.capabilities import Pretrained
 from statewise.config.recipe import Recipe, fill, parse
 from statewise.config.recipes import recipe_fields
 from statewise.config.registry import Table

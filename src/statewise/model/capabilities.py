@@ -15,8 +15,9 @@ import torch
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
-from statewise.backbones.powers import Pretrained
+from statewise.backbones.capabilities import Pretrained
 from statewise.data_types import LacksPower
+from statewise.decoding.predictor import Capability
 from statewise.objectives import OBJECTIVES
 from statewise.tasks import TASKS
 
@@ -60,7 +61,7 @@ def model_has(objective: str, backbone: str, power: type) -> bool:
             predictor = kind(kind.Config(), partial(_small, backbone)).predictor()
         except ValueError:  # the two do not go together
             return False
-    return isinstance(predictor, power)
+    return predictor.capability(power) is not None if issubclass(power, Capability) else isinstance(predictor, power)
 
 
 def _small(name: str, *, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: object) -> Backbone:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.powers import AcrossRows, Phased
+from statewise.backbones.capabilities import AcrossRows, Phased
 from statewise.data_types import Batch, Loss, Part, Plan
 from statewise.decoding.predictor import Predictor
 from statewise.objectives.returned import check_loss

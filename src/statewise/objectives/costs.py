@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.powers import Counted
+from statewise.backbones.capabilities import Counted
 from statewise.data_types import Batch
 
 

@@ -22,7 +22,7 @@ from statewise.objectives.base import Objective
 from statewise.objectives.belief_state.right_to_left import answers, encode_backwards
 from statewise.objectives.coming_tokens import coming_tokens
 from statewise.objectives.costs import backbone_flops, head_flops, token_flops
-from statewise.objectives.predictors import CausalPredictor, head_predictor
+from statewise.objectives.predictors import HeadPredictor
 from statewise.objectives.targets import IGNORED, predicts, reached_columns, to_float32, token_targets
 from statewise.objectives.vocabulary_head.function import OfLogits, head_function
 from statewise.objectives.vocabulary_head.loss import head_loss
@@ -111,9 +111,9 @@ class FutureSummary(Objective):
             more += body + head_flops(self.reverse) * int(has_previous(batch).sum())
         return plain + 3 * more
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> HeadPredictor:
         """The backbone and its head."""
-        return head_predictor(self.backbone)
+        return HeadPredictor(self.backbone)
 
     def _previous_loss(self, batch: Batch, backwards: Hidden) -> Tensor:
         assert self.reverse is not None

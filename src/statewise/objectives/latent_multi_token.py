@@ -50,7 +50,7 @@ class LatentMultiToken(MultiToken):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead` (nats per token), and `latent` (smooth L1 per element); the last two with one
         sum per further head."""
-        readouts = self.readouts(batch)
+        readouts = self.all_readouts(batch)
         goal = readouts[0].detach()
         latent = []
         for steps, readout in enumerate(readouts[1:], 1):

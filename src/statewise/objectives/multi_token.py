@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from statewise.backbones.base import BackboneFactory
+from statewise.backbones.base import BackboneFactory, last_columns, read_in_parts
+from statewise.backbones.capabilities import Branch, Branching
 from statewise.backbones.nn.cache import Cache, PlaceStore
-from statewise.backbones.powers import Branch, Branching, last_columns, read_in_parts
 from statewise.data_types import Batch, Hidden, LacksPower, Loss, Part
 from statewise.decoding.predictor import Drafter
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import document_flops, head_flops, token_flops
-from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, head_predictor
+from statewise.objectives.predictors import CausalCursor, DraftHead, HeadPredictor
 from statewise.objectives.targets import (
     AheadConfig,
     ahead_counts,
@@ -59,9 +59,9 @@ class MultiToken(Objective):
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead`, the latter with one sum per head, in nats per token."""
-        return Loss(self.token_parts(batch, counts, self.readouts(batch)))
+        return Loss(self.token_parts(batch, counts, self.all_readouts(batch)))
 
-    def readouts(self, batch: Batch) -> list[Tensor]:
+    def all_readouts(self, batch: Batch) -> list[Tensor]:
         """The readouts (B, T, D) of the first head, then of each further one."""
         trunk = self.backbone.trunk(batch)
         return [self.backbone.last(trunk).readout, *(branch(trunk) for branch in self.branches)]
@@ -94,7 +94,7 @@ class MultiToken(Objective):
 
     def predictor(self) -> BranchDrafter:
         """A plain decoder with the first head; the others can draft."""
-        return head_predictor(self.backbone, BranchDrafter, self.branches)
+        return BranchDrafter(self.backbone, self.branches)
 
 
 @dataclass
@@ -127,7 +127,7 @@ class BranchedCursor(CausalCursor):
         return self.trunk.since(cache.lengths)[0, :, 0], self.trunk.lengths - cache.lengths
 
 
-class BranchDrafter(CausalPredictor, Drafter):
+class BranchDrafter(HeadPredictor, Drafter):
     """A decoder whose belief state is the shared trunk's output, before the last block. Drafts at most K tokens: head
     i, at the last position read, predicts the token i + 1 positions on, whatever stands between."""
 
@@ -165,8 +165,7 @@ class BranchDrafter(CausalPredictor, Drafter):
         for number, branch in enumerate(self.branches):
             states, counts = cursor.unread(number)
             readout = branch.extend(states, cursor.branches[number], counts)
-            last, _ = last_columns(Hidden(readout, readout), counts)
-            yield self.draft_head(last[:, 0], among)
+            yield self.draft_head(last_columns(readout, counts)[:, 0], among)
 
     @override
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:

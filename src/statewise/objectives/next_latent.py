@@ -25,7 +25,7 @@ from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
 from statewise.objectives.base import Measured
 from statewise.objectives.costs import head_flops, token_flops
-from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing, head_predictor
+from statewise.objectives.predictors import CausalCursor, DraftHead, HeadPredictor, guessing
 from statewise.objectives.targets import (
     ahead_targets,
     check_horizon,
@@ -285,13 +285,13 @@ class NextLatent(Measured):
             total += (3 if self.config.head_gradient else 2) * head_flops(self.backbone) * compared
         return total
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> LatentDrafter:
         """A decoder that can draft; if the state predicts, one that can also read the whole future off it."""
         kind = LatentReader if self.backbone.state_predicts else LatentDrafter
-        return head_predictor(self.backbone, kind, self.dynamics)
+        return kind(self.backbone, self.dynamics)
 
 
-class LatentDrafter(CausalPredictor, Drafter, StateDynamics):
+class LatentDrafter(HeadPredictor, Drafter, StateDynamics):
     """Drafts tokens from the last state by alternating dynamics and head."""
 
     def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:

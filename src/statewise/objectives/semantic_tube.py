@@ -18,7 +18,7 @@ from statewise.backbones.nn.eager import eager
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import document_flops, token_flops
-from statewise.objectives.predictors import CausalPredictor, head_predictor
+from statewise.objectives.predictors import HeadPredictor
 from statewise.objectives.targets import to_float32, token_targets
 from statewise.objectives.vocabulary_head.loss import head_loss
 from statewise.runtime.bounds import bounded
@@ -75,9 +75,9 @@ class SemanticTube(Objective):
             return None
         return plain + 3 * document_flops(lambda length: width * length * (length + 1), batch)
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> HeadPredictor:
         """The backbone and its head."""
-        return head_predictor(self.backbone)
+        return HeadPredictor(self.backbone)
 
 
 @eager

@@ -16,7 +16,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.powers import readouts
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import token_flops
@@ -43,7 +42,7 @@ class Teacherless(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = readouts(self.backbone, batch._replace(tokens=self.inputs(batch)))
+        readout = self.backbone.readouts(batch._replace(tokens=self.inputs(batch)))
         weight = self.backbone.head_weight()[: self.filler]
         total = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
         return Loss({"next_token": Part(total, counts["next_token"], 1.0)})

@@ -12,7 +12,7 @@ import torch
 
 from statewise.analysis.base import Snapshot
 from statewise.data_types import Batch, Examples
-from statewise.decoding.predictor import suffix_encoder
+from statewise.decoding.predictor import SuffixEncoder, require
 from statewise.tasks.base import LeftOut
 from statewise.tasks.batches import blocks, collate
 
@@ -84,7 +84,7 @@ def beliefs(
             raise ValueError(f"sequence {missing[0] + 1} has {what}: choose the positions last or all")
         columns = prompts - 1 if of == "prefix" else prompts
     if of == "suffix":
-        encoder = suffix_encoder(snapshot.predictor)
+        encoder = require(snapshot.predictor, SuffixEncoder)
         vectors = _gather(lambda batch: [encoder.suffix_states(batch)], examples, rows, columns)
         return Beliefs(vectors, offsets, [], columns, np.arange(n))
     vectors, widths = prefix_states(snapshot, examples, rows, columns, layer), layer_widths(snapshot, examples, layer)

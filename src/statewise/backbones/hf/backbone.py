@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.capabilities import Counted, Noted, Pretrained
 from statewise.backbones.hf import loading
 from statewise.backbones.hf.adapters import add_lora
 from statewise.backbones.hf.comparison import compare
@@ -24,7 +25,6 @@ from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.masks import as_bias, causal_within_documents, positions_within_documents
 from statewise.backbones.nn.streams import keys_in_reach
-from statewise.backbones.powers import Counted, Noted, Pretrained
 from statewise.data_types import Batch, Hidden
 
 

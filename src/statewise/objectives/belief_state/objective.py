@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import Backbone, BackboneFactory
+from statewise.backbones.capabilities import Counted
 from statewise.backbones.nn.initialisation import Init, check_init
-from statewise.backbones.powers import Counted
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
 from statewise.objectives.belief_state.pair_costs import pair_numbers

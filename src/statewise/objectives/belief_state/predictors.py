@@ -85,10 +85,10 @@ class BeliefPredictor(CausalPredictor):
         # Weights without memory are built to ask what a model can do.
         return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
-    def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
-        """See `CausalPredictor.read_prompt`. Prompts may be empty: both encoders have a state for that."""
+    def first_logits(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
+        """See `CausalPredictor.first_logits`. Prompts may be empty: both encoders have a state for that."""
         if prompts.shape[1]:
-            return super().read_prompt(cursor, prompts, counts)
+            return super().first_logits(cursor, prompts, counts)
         state = self.empty().expand(len(prompts), 1, -1)
         cursor.remember(state, None)
         return self.next_logits(Hidden(state, state), prompts, cursor)[:, -1]
@@ -148,7 +148,7 @@ class TwoSidedPredictor(BeliefPredictor, GoalScorer):
         plain = self.new_cursor(len(prompts))
         goals, choices = ahead.expand(len(prompts), -1), self.vocabulary + may_close
         cursor = GoalCursor(plain.cache, plain.recent, plain.known, goals, choices)
-        return cursor, self.read_prompt(cursor, prompts, counts)
+        return cursor, self.first_logits(cursor, prompts, counts)
 
     @torch.no_grad()
     def score_goal(self, cursor: CausalCursor, goal: Tensor) -> Tensor:
