@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from statewise.backbones.nn.attention import attend_fused, attend_written_out
 from statewise.backbones.nn.stream_attention import attend_dense, attend_streams
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach
+from statewise.backbones.nn.streams import INPUT, PREDICTION, Pattern, Reach
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.cli import main as command
 from statewise.config.recipe import Recipe
@@ -377,8 +377,8 @@ def stream_attention(where: Machine) -> Figures:
     for T in (128,) if where.smoke else (1024, 2048, 4096):
         with torch.device(where.device):
             inputs = [torch.randn(1, 4, 2, T, 64, requires_grad=True) for _ in range(3)]
-        named: dict[str, Any] = {"streams": (INPUT, PREDICTION), "reach": Reach(None, T // 32)}
-        ways = {"chosen": partial(attend_streams, **named), "dense": partial(attend_dense, **named)}
+        pattern = Pattern((INPUT, PREDICTION), Reach(None, T // 32))
+        ways = {"chosen": partial(attend_streams, pattern=pattern), "dense": partial(attend_dense, pattern=pattern)}
         times: dict[str, Any] = {
             f"{name}, ms": 1000 * where.seconds(partial(passes, way, inputs), 10) for name, way in ways.items()
         }

@@ -11,7 +11,7 @@ from two_stream_paper import from_the_paper
 
 from statewise.analysis.beliefs.smoothing import smoothed
 from statewise.analysis.documents import documents, positions
-from statewise.backbones.nn.embedding import TokenEmbedding
+from statewise.backbones.nn.layers import TokenEmbedding
 from statewise.backbones.nn.streams import Reach, stream_mask
 from statewise.data_types import Batch, Examples
 from statewise.decoding.predictor import Traceable, require
@@ -189,8 +189,8 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
     from statewise.backbones import two_stream
     from statewise.backbones.nn.stream_attention import attend_dense
 
-    def dense(*tensors, streams, reach: object, documents, dropout):
-        return attend_dense(*tensors, streams=streams, reach=wanted, documents=documents)
+    def dense(query, key, value, pattern, dropout):
+        return attend_dense(query, key, value, pattern._replace(reach=wanted))
 
     wanted = reach
     monkeypatch.setattr(two_stream, "attend_streams", dense)

@@ -20,10 +20,9 @@ from typing_extensions import override
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.capabilities import Branch, Branching, Counted
 from statewise.backbones.nn.cache import SLACK, PlaceStore
-from statewise.backbones.nn.embedding import TokenEmbedding
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.initialisation import Init, check_init, draw_normal, init_weights
-from statewise.backbones.nn.matrix import Matrix
+from statewise.backbones.nn.layers import Matrix, TokenEmbedding
 from statewise.data_types import Batch, Hidden
 from statewise.runtime.bounds import bounded
 

@@ -22,16 +22,23 @@ from statewise.backbones.capabilities import Counted, Fetching, Limitable, Noted
 from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.nn.attention import attend
 from statewise.backbones.nn.block import FeedForward
-from statewise.backbones.nn.embedding import TokenEmbedding
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
 from statewise.backbones.nn.initialisation import init_weights
+from statewise.backbones.nn.layers import Matrix, TokenEmbedding, make_norm
 from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.matrix import Matrix
-from statewise.backbones.nn.norm import make_norm
 from statewise.backbones.nn.rotary import rotary_angles, split_heads
 from statewise.backbones.nn.stream_attention import attend_streams
 from statewise.backbones.nn.stream_cache import StreamCache
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach, may_read, on_device, own_columns, stream_mask
+from statewise.backbones.nn.streams import (
+    INPUT,
+    PREDICTION,
+    Pattern,
+    Reach,
+    may_read,
+    on_device,
+    own_columns,
+    stream_mask,
+)
 from statewise.data_types import Batch, Hidden
 from statewise.runtime.bounds import bounded
 
@@ -138,9 +145,8 @@ class StreamAttention(nn.Module):
         if read is None or context.mask is None:
             key, value = (torch.stack([pair[which] for _, pair in sorted(keys.items())], dim=2) for which in (0, 1))
             dropout = self.dropout if self.training else 0.0
-            found = attend_streams(
-                query, key, value, streams=asking, reach=context.reach, documents=context.documents, dropout=dropout
-            )
+            pattern = Pattern(asking, context.reach, context.documents)
+            found = attend_streams(query, key, value, pattern, dropout=dropout)
         else:
             mask = context.mask
             if asking != context.streams:  # in the last block

@@ -20,12 +20,10 @@ from statewise.backbones.nn.initialisation import Init, check_init, init_weights
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.objectives.base import Objective
 from statewise.objectives.belief_state.right_to_left import answers, encode_backwards
-from statewise.objectives.coming_tokens import coming_tokens
 from statewise.objectives.costs import backbone_flops, head_flops, token_flops
 from statewise.objectives.predictors import HeadPredictor
-from statewise.objectives.targets import IGNORED, predicts, reached_columns, to_float32, token_targets
-from statewise.objectives.vocabulary_head.function import OfLogits, head_function
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.targets import IGNORED, coming_tokens, predicts, reached_columns, to_float32, token_targets
+from statewise.objectives.vocabulary_head import OfLogits, head_function, head_loss
 from statewise.runtime.bounds import bounded, unset
 
 

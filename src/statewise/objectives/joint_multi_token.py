@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
+from statewise.backbones.nn.layers import make_norm
 from statewise.backbones.nn.masks import causal_bias
-from statewise.backbones.nn.norm import make_norm
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter
 from statewise.objectives.base import Objective
@@ -34,7 +34,7 @@ from statewise.objectives.targets import (
     reached_columns,
     token_targets,
 )
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 
 MOST_HEADS = 4
 """Maximum number of attention heads in Fetch."""

@@ -32,7 +32,7 @@ from statewise.objectives.targets import (
     reached_columns,
     token_targets,
 )
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 
 
 @dataclass(frozen=True)

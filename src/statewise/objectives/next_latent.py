@@ -19,8 +19,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
-from statewise.backbones.nn.matrix import Matrix
-from statewise.backbones.nn.norm import RMSNorm, make_norm
+from statewise.backbones.nn.layers import Matrix, RMSNorm, make_norm
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
 from statewise.objectives.base import Measured
@@ -38,8 +37,7 @@ from statewise.objectives.targets import (
     token_loss,
     token_targets,
 )
-from statewise.objectives.vocabulary_head import divergence as head_divergence
-from statewise.objectives.vocabulary_head.loss import fits_whole, head_loss
+from statewise.objectives.vocabulary_head import blockwise_divergence, fits_whole, head_loss, whole_divergence
 from statewise.runtime.bounds import bounded, unset
 
 
@@ -242,9 +240,9 @@ class NextLatent(Measured):
                 counted = predicts(batch, step)
                 if few:
                     wanted = goal_log_probs[:, start - first + 1 :]
-                    sums["kl"].append(head_divergence.whole(ahead, wanted, head, counted))
+                    sums["kl"].append(whole_divergence(ahead, wanted, head, counted))
                 else:
-                    sums["kl"].append(head_divergence.blockwise(ahead, known[:, start:stop], head, counted))
+                    sums["kl"].append(blockwise_divergence(ahead, known[:, start:stop], head, counted))
             if "ce" in parts:
                 sums["ce"].append(head_loss(ahead, head, ahead_targets(batch, step), at_once=few))
         if not steps:  # rows of one token: processes reduce gradients together, so all use the same parameters

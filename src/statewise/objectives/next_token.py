@@ -14,7 +14,7 @@ from statewise.objectives.base import Objective
 from statewise.objectives.costs import token_flops
 from statewise.objectives.predictors import HeadPredictor
 from statewise.objectives.targets import token_targets
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 
 
 @dataclass(frozen=True)

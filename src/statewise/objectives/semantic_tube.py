@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.nn.eager import eager
+from statewise.backbones.nn.differentiable_once import eager
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import document_flops, token_flops
 from statewise.objectives.predictors import HeadPredictor
 from statewise.objectives.targets import to_float32, token_targets
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 from statewise.runtime.bounds import bounded
 
 ROUNDING = 4

@@ -17,12 +17,10 @@ from statewise.backbones.base import BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
-from statewise.objectives.coming_tokens import coming_tokens
 from statewise.objectives.costs import head_flops, token_flops
 from statewise.objectives.predictors import HeadPredictor
-from statewise.objectives.targets import token_targets
-from statewise.objectives.vocabulary_head.function import OfLogits, head_function
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.targets import coming_tokens, token_targets
+from statewise.objectives.vocabulary_head import OfLogits, head_function, head_loss
 from statewise.runtime.bounds import bounded
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.nn.blockwise import attend_blockwise
 from statewise.backbones.nn.masks import Documents, as_bias, causal, causal_bias
-from statewise.backbones.nn.streams import INPUT, Reach
+from statewise.backbones.nn.streams import INPUT, Pattern, Reach
 
 WRITTEN_OUT_UP_TO = {torch.bfloat16: 512, torch.float32: 64}
 """By dtype, the longest key sequence for which explicit products are used on a CPU when gradients are needed."""
@@ -38,7 +38,7 @@ def attend(
     if documents is not None:
         if query.device.type == "cpu" and not dropout:
             streams = (part[:, :, None] for part in (query, key, value))
-            return attend_blockwise(*streams, streams=(INPUT,), reach=Reach(None, -1), documents=documents)[:, :, 0]
+            return attend_blockwise(*streams, Pattern((INPUT,), Reach(None, -1), documents))[:, :, 0]
         mask = documents.mask() if query.device.type == "cpu" else documents.bias(query.dtype)
     short = key.shape[-2] <= WRITTEN_OUT_UP_TO.get(query.dtype, 0)
     if short and query.device.type == "cpu" and torch.is_grad_enabled():

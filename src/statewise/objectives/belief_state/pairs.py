@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.backbones.nn.eager import eager
+from statewise.backbones.nn.differentiable_once import eager
 from statewise.backbones.nn.masks import document_starts
 from statewise.data_types import sent
 

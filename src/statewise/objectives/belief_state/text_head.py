@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.backbones.nn.initialisation import Init, init_weights
-from statewise.backbones.nn.matrix import Matrix
-from statewise.backbones.nn.norm import make_norm
+from statewise.backbones.nn.layers import Matrix, make_norm
 
 
 class TextHead(nn.Module, ABC):
