@@ -116,6 +116,18 @@ class BackboneFactory(Protocol):
         whether the vocabulary head is the embedding matrix."""
 
 
+def encode_backwards(encoder: Backbone, batch: Batch) -> Hidden:
+    """`Hidden` at each position after the tokens from the end of its document back to it, that position included."""
+    column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    length = batch.real.sum(1, keepdim=True)
+    mirror = torch.where(column < length, length - 1 - column, column)  # padding stays at the end
+    documents = None if batch.documents is None else batch.documents.gather(1, mirror)
+    # Padding stays in place. A reversed row does not continue the previous one.
+    mirrored = batch._replace(tokens=batch.tokens.gather(1, mirror), documents=documents, continuation=None)
+    hidden = encoder.encode(mirrored)
+    return Hidden(*(part.gather(1, mirror[:, :, None].expand_as(part)) for part in hidden))
+
+
 def check_context(cache: Cache, new: int, counts: np.ndarray | None, context: int) -> None:
     """Raises `ValueError` if a row exceeds the context by reading `new` tokens, or `counts[b]`."""
     _check_length(int((cache.lengths + (new if counts is None else counts)).max(initial=0)), context)

@@ -15,14 +15,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone, BackboneFactory
+from statewise.backbones.base import Backbone, BackboneFactory, encode_backwards
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.objectives.base import Objective
-from statewise.objectives.belief_state.right_to_left import answers, encode_backwards
 from statewise.objectives.costs import backbone_flops, head_flops, token_flops
 from statewise.objectives.predictors import HeadPredictor
-from statewise.objectives.targets import IGNORED, coming_tokens, predicts, reached_columns, to_float32, token_targets
+from statewise.objectives.targets import (
+    IGNORED,
+    answers,
+    coming_tokens,
+    predicts,
+    reached_columns,
+    to_float32,
+    token_targets,
+)
 from statewise.objectives.vocabulary_head import OfLogits, head_function, head_loss
 from statewise.runtime.bounds import bounded, unset
 

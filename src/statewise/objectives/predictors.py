@@ -17,7 +17,6 @@ from typing_extensions import override
 from statewise.backbones.base import Backbone, last_columns
 from statewise.backbones.capabilities import Carrying, Fetching, Followed, Limitable, check_kept
 from statewise.backbones.nn.cache import Cache
-from statewise.backbones.nn.hooks import recorded_uses
 from statewise.data_types import Batch, Hidden
 from statewise.decoding.predictor import Capability, Carrier, Fetcher, Kind, Predictor, StateLimiter, Traceable, Traced
 from statewise.objectives.targets import to_float32
@@ -264,6 +263,8 @@ class BackboneTracer(Traceable):
 
     @override
     def trace(self, tokens: Tensor, places: Tensor, source: int = 0) -> Traced:
+        from statewise.backbones.nn.hooks import recorded_uses  # for this analysis alone: training needs no hooks
+
         device = self.backbone.device
         tokens, places = tokens.to(device), places.to(device)
         rows = torch.arange(len(tokens), device=device)

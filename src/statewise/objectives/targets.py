@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.backbones.nn.masks import positions_within_documents
+from statewise.backbones.nn.masks import document_starts, positions_within_documents
 from statewise.data_types import Batch
 from statewise.runtime.bounds import bounded
 
@@ -20,6 +20,13 @@ IGNORED = -100
 def to_float32(tensor: Tensor) -> Tensor:
     """The tensor in at least float32: for logits, before a softmax over many."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def answers(batch: Batch, group: Tensor) -> Tensor:
+    """(B, T) bool: the scored tokens, and the first token of a document whose second one is scored."""
+    follows = torch.zeros_like(batch.scored)
+    follows[:, :-1] = batch.scored[:, 1:] & (group[:, 1:] == group[:, :-1])
+    return batch.scored | (document_starts(group) & follows)
 
 
 def token_targets(batch: Batch) -> Tensor:

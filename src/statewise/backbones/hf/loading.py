@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from statewise.backbones.hf.config import HuggingFaceConfig
+from statewise.backbones.hf.config import HuggingFaceConfig, LoRAConfig
 from statewise.runtime.extras import failing_as, may_be_on_hub, needed, quiet_hub
 from statewise.runtime.json_files import ANYTHING, NUMBER, POSITIVE, SHARE, TEXT, read_json
 from statewise.runtime.messages import cut_words, short
@@ -144,6 +145,36 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
         if not tensor.isfinite().all():
             raise ValueError(f"{name}: its weights are damaged: {parameter} has numbers that are not finite")
     return model
+
+
+def add_lora(causal: Any, config: LoRAConfig, model: str) -> Any:
+    """Freezes a causal language model of transformers and adds adapters to it, in place; returns the model of peft
+    around it. Raises `ValueError` if no layer has such a name, or if it is the embedding or the head."""
+    peft = needed("peft", "LoRA adapters")
+    rank = config.rank
+    assert rank is not None
+    targets: Any = [name.strip() for name in config.targets.split(",") if name.strip()]
+    made = peft.LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank if config.alpha is None else config.alpha,
+        lora_dropout=config.dropout,
+        target_modules="all-linear" if targets == ["all-linear"] else targets,
+        task_type="CAUSAL_LM",
+    )
+    head, table = causal.get_output_embeddings(), causal.get_input_embeddings()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that GPT-2's matrices are transposed, which peft then handles
+        try:
+            adapted = peft.get_peft_model(causal, made)
+        except ValueError as error:
+            raise ValueError(
+                f"backbone.lora.targets {config.targets}: {model} has no such layers to adapt: {str(error)[:200]}"
+            ) from None
+    if causal.get_output_embeddings() is not head:
+        raise ValueError("backbone.lora.targets names the vocabulary head, which must be a plain matrix: leave it out")
+    if causal.get_input_embeddings() is not table:
+        raise ValueError("backbone.lora.targets names the embedding, which must be a plain table: leave it out")
+    return adapted
 
 
 def tokenizer_symbols(config: HuggingFaceConfig) -> dict[int, str] | None:

@@ -14,19 +14,25 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from statewise.backbones.base import Backbone, BackboneFactory
+from statewise.backbones.base import Backbone, BackboneFactory, encode_backwards
 from statewise.backbones.capabilities import Counted
 from statewise.backbones.nn.initialisation import Init, check_init
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
-from statewise.objectives.belief_state.pair_costs import pair_numbers
 from statewise.objectives.belief_state.pair_loss import pair_loss
-from statewise.objectives.belief_state.pairs import Layout, Pairs, Sampling, closes, expected_weights, layout
+from statewise.objectives.belief_state.pairs import (
+    Layout,
+    Pairs,
+    Sampling,
+    closes,
+    expected_weights,
+    layout,
+    pair_numbers,
+)
 from statewise.objectives.belief_state.predictors import BeliefPredictor, GoalPredictor
-from statewise.objectives.belief_state.right_to_left import answers, encode_backwards
 from statewise.objectives.belief_state.text_head import GatedHead, MixtureHead, MLPHead, TextHead
 from statewise.objectives.costs import backbone_flops
-from statewise.objectives.targets import to_float32
+from statewise.objectives.targets import answers, to_float32
 from statewise.runtime.bounds import bounded, unset
 
 
