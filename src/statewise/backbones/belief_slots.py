@@ -260,7 +260,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, Hookable):
         )
 
     def _read(self, tokens: Tensor, cache: SlotCache, warmup: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """As `_walk`, for any number of tokens after those in the cache; chunks that start here get `warmup` passes
+        """Like `_walk`, for any number of tokens after those in the cache; chunks that start here get `warmup` passes
         first."""
         while tokens.shape[1]:
             if not cache.room:

@@ -68,7 +68,7 @@ class Branching(Backbone):
 
     @abstractmethod
     def branch_flops(self, length: int) -> float:
-        """Operations of such a block on one document of so many tokens, counted as by `Counted`."""
+        """FLOPs of a last block on one document of `length` tokens, counted as in `Counted.flops`."""
 
 
 class Counted(Backbone):
@@ -174,13 +174,13 @@ class Carrying(Backbone):
 
 
 class AcrossRows(Backbone):
-    """In training, it can carry a state across consecutive rows of a lane (`Batch.continuation`). Gradients stop at the
+    """It can carry a state across consecutive training rows of a lane (`Batch.continuation`). Gradients stop at the
     start of a row (truncated backpropagation through time). Evaluation and inference are not affected."""
 
     @property
     @abstractmethod
     def across_rows(self) -> bool:
-        """Whether it is configured to."""
+        """Whether it is configured to do so."""
 
     @abstractmethod
     def open_lanes(self, lanes: int) -> None:

@@ -100,8 +100,8 @@ class GPT(Branching, Counted, Followed, Hookable):
     def enter_cached(
         self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None, by_row: bool = False
     ) -> tuple[Tensor, BlockContext]:
-        """The same for `tokens` (B, n) after those in the cache; starts its pass. `by_row`: looks up learned positions
-        for each row even if all rows have the same."""
+        """Like `enter`, for `tokens` (B, n) after those in the cache; starts its pass. `by_row`: looks up learned
+        positions for each row even if all rows have the same."""
         place, context = started_pass(cache, tokens.shape[1], counts, tokens.device)
         return self._placed(tokens, place, context, by_row)
 
@@ -209,6 +209,6 @@ def started_pass(
     place, mask = keys[..., keys.shape[-1] - new :], None
     if keys.dim() == 2:
         mask = keys_in_reach(place, keys)[:, None]
-    elif 1 < new < len(keys):  # here once, in place of once in every layer
+    elif 1 < new < len(keys):  # once here, instead of once in every layer
         mask = causal(new, len(keys), device)[None, None]
     return place, BlockContext(None, None, cache, mask)

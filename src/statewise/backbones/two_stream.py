@@ -335,7 +335,7 @@ class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
     def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
         x, context = self._entered(batch)
         if PREDICTION not in context.streams:
-            raise ValueError("there is no prediction stream, as the model stands")
+            raise ValueError("there is no prediction stream: the streams have not separated yet")
         B, _, T, _ = x.shape
         keys = 1 if context.reach.predictions == -1 else 2
         numbers = None if context.documents is None else context.documents.numbers
@@ -371,7 +371,7 @@ class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
         *,
         whole: bool = False,
     ) -> Tensor:
-        """As `_encode`, for `streams` of tokens after those in the cache."""
+        """Like `_encode`, for `streams` of tokens after those in the cache."""
         reach = self._now()[1]
         check_context(cache, tokens.shape[1], counts, self.context)
         empty = counts is None and not cache.lengths.any()

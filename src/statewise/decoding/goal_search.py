@@ -70,7 +70,7 @@ class RollOut:
 
     tokens: list[int]
     log_probs: list[float]
-    """Of each token."""
+    """Log-probability of each token."""
     alternatives: list[tuple[float, int, int]]
     """(nats below the chosen token, step, token) of other tokens, best first."""
 

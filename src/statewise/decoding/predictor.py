@@ -297,10 +297,3 @@ class SuffixEncoder(Capability):
     @abstractmethod
     def suffix_states(self, batch: Batch) -> Tensor:
         """(B, T, D): belief state of the suffix that starts at each position; meaningless on padding."""
-
-
-def suffix_encoder(predictor: Predictor) -> SuffixEncoder:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, SuffixEncoder):
-        raise LacksPower("beliefs of suffixes need a model that reads backwards as well", SuffixEncoder)
-    return predictor

@@ -33,7 +33,7 @@ class Reverse(Search):
 
         Completions have exactly `limit` tokens, unless the request has a closing symbol, or the model has one and there
         is no goal. Raises `ValueError` if the predictor is not `Reversible`, if prompt and goal leave no room, if
-        without a goal there is none but for the end token, if a beginning should have free length, or for options of
+        without a goal there is room for the end token only, if a beginning should have free length, or for options of
         the decoder that have no use backwards.
         """
         (prompt,) = request.prompts

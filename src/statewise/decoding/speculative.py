@@ -176,14 +176,14 @@ class Gain(NamedTuple):
     ended: bool
 
     def counts(self, drafted: int) -> tuple[int, int]:
-        """Of so many drafted tokens, those that were accepted and added, and those that were up for acceptance, which
-        drafts behind an accepted end token are not."""
+        """The numbers of tokens, of `drafted` ones, that were accepted and added, and that could have been: drafts
+        behind an accepted end token could not."""
         return (self.new, self.new) if self.accepted >= self.new else (self.accepted, drafted)
 
 
 def gain(chosen: list[int], drafted: list[int], left: int, stop: int | None) -> Gain:
-    """From the tokens `chosen` by plain decoding at each place, at least one more than `drafted` ones, how many tokens
-    the row may still be given, at least that many, and the token that ends it."""
+    """The gain of a row: `chosen` are the tokens of plain decoding at each place, at least one more than the `drafted`
+    ones; `left`, at least as many as drafted, how many tokens the row may still get; `stop` the token that ends it."""
     accepted = 0
     while accepted < len(drafted) and drafted[accepted] == chosen[accepted]:
         accepted += 1
@@ -218,7 +218,7 @@ class Choices:
 
     def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
-        log-probabilities, (B, n). `learn` is told all log-probabilities (`DraftSource.learn`), -inf for a
+        log-probabilities, (B, n). `learn` receives all log-probabilities (`DraftSource.learn`), -inf for a
         token that must not be generated."""
         B, n, V = logits.shape
         flat = logits.reshape(B * n, V)

@@ -77,7 +77,7 @@ class Objective(nn.Module, ABC):
 
 
 class Measured(Objective):
-    """It measures more on held-out batches than what a predictor tells of the tokens."""
+    """An objective that reports extra held-out losses, besides the loss of the tokens."""
 
     @abstractmethod
     def held_out_parts(self, batch: Batch) -> dict[str, Part]:

@@ -44,7 +44,7 @@ class FutureSummaryConfig:
     summary_weight: float = 1.0
     """Factor of the loss of the summary."""
     window: int = 12
-    """Of `bag`: the tokens t + 2 .. t + window are in it."""
+    """The last offset of the set of coming tokens of `bag`: it has the tokens t + 2 .. t + window."""
     init: Init | None = None
     """Initialisation of the map to the summary: `gpt2` (std 0.02), `fan_in` (1 / sqrt(inputs)) or a std; null: the
     backbone's."""

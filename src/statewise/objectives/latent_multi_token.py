@@ -60,5 +60,5 @@ class LatentMultiToken(MultiToken):
         return Loss({**parts, "latent": Part(torch.stack(latent), counts["latent"], self.latent_weight)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Those of `multi_token`, and for each further head the positions whose document reaches as far."""
+        """The counts of `multi_token`, and for each further head the positions whose document reaches that far."""
         return {**super().counts(batch), "latent": reached(batch, self.config.horizon)}

@@ -27,11 +27,11 @@ Gradients = tuple[Tensor | None, ...]
 """Where a block writes the gradients of its vectors, (N, D) each, and, last, adds to that of the head, (V, D); None
 where none is needed."""
 BlockLoss = Callable[[list[Tensor], Tensor, slice, Gradients], Tensor]
-"""From the block's vectors, (n, D) each, the head's matrix (V, D), which positions these are, and the gradients: the
+"""Maps the vectors of a block, (n, D) each, the head's matrix (V, D), the block's positions and the gradients to the
 summed loss of the block, (). Logits are freed on return."""
 OfLogits = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
-"""From the logits (n, V) of a block of positions, in float32 or better, and the block: their summed loss, (), and its
-gradient with respect to the logits. It may overwrite them."""
+"""Maps the logits (n, V) of a block of positions, in float32 or better, and the block to their summed loss, (), and its
+gradient with respect to the logits. It may overwrite the logits."""
 
 
 def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:

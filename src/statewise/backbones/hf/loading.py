@@ -42,9 +42,9 @@ LARGEST_SIZE = 2**24
 MOST_PARTS = 10_000
 """Layers of a model, or experts of a layer."""
 CONSTANTS = re.compile(r"\.masked_bias$|rotary_emb\.inv_freq$")
-"""Tensors of old checkpoints that are no weights: newer versions of transformers compute them."""
+"""Tensors of old checkpoints that are not weights: newer versions of transformers compute them."""
 ADAPTER = "it has an adapter (adapter_config.json): merge it with its model first (merge_and_unload of peft)"
-"""Of models that transformers would load frozen, but for the adapter."""
+"""The message for models that transformers would load frozen, except for the adapter."""
 
 
 def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
@@ -263,7 +263,7 @@ def _check_folder(folder: Path) -> None:
             f"statewise export {folder} --to hf --out DIR"
         )
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
-        raise ValueError(f"{path}: no configuration of a model: it names no model_type")
+        raise ValueError(f"{path}: not the configuration of a model: it has no model_type")
     if content["model_type"] == "statewise":
         raise ValueError(f"{folder}: a model of statewise itself: train its run on with statewise")
 

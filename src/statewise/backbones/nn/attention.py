@@ -15,9 +15,9 @@ from statewise.backbones.nn.masks import Documents, as_bias, causal, causal_bias
 from statewise.backbones.nn.streams import INPUT, Pattern, Reach
 
 WRITTEN_OUT_UP_TO = {torch.bfloat16: 512, torch.float32: 64}
-"""By dtype, the longest key sequence for which explicit products are used on a CPU when gradients are needed."""
+"""The longest key sequence, by dtype, for which a CPU uses explicit products when gradients are needed."""
 SOFTMAX_FROM = 16
-"""Fewest keys whose softmax uses a CPU's vectors: of ten it takes eight times as long as of sixteen."""
+"""Fewest keys whose softmax uses a CPU's vector instructions: ten keys take eight times as long as sixteen."""
 
 
 def attend(

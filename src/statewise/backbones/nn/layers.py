@@ -106,5 +106,5 @@ class TokenEmbedding(nn.Module):
 class Matrix(nn.Linear):
     """A linear map of which other code reads the weight, in parts or as the vocabulary head.
 
-    Its own type, since dynamic quantisation replaces modules of the type `nn.Linear` by some that have no such weight.
+    It has a type of its own because dynamic quantisation replaces `nn.Linear` by modules without this weight.
     """

@@ -14,13 +14,13 @@ from statewise.backbones.nn.blockwise import attend_blockwise
 from statewise.backbones.nn.streams import Pattern, Reach, may_read, on_device, stream_mask
 
 FLEX_FROM = 512
-"""Shortest rows that FlexAttention takes on a GPU: it compiles a kernel for each length, and short rows have many."""
+"""Shortest rows for FlexAttention on a GPU: it compiles a kernel for each length, and short rows have many lengths."""
 FLEX_WIDTH = 16
-"""Least width of a head that it takes there."""
+"""Least width of a head for FlexAttention."""
 FLEX_STEP = 128
-"""It pads rows to multiples of this many places, the size of its tiles, so that lengths are few ..."""
+"""Rows are padded to multiples of this many places, the size of its tiles, so that there are few lengths ..."""
 FLEX_SHAPES = 128
-"""... and keeps at most so many kernels. Beyond that PyTorch would go on without one, and write all scores out."""
+"""... and at most this many kernels are kept. Beyond that PyTorch would go on without one, and store all scores."""
 
 
 def attend_streams(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, dropout: float = 0.0) -> Tensor:
@@ -29,7 +29,7 @@ def attend_streams(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, 
     `query` (B, H, S, T, W), with S indexing `pattern.streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only
     inputs. Returns (B, H, S, T, W).
     """
-    if dropout or torch.compiler.is_exporting():  # an exported model takes any length, and the others choose by it
+    if dropout or torch.compiler.is_exporting():  # an exported model takes any length, and the other ways depend on it
         return attend_dense(query, key, value, pattern, dropout=dropout)
     if query.device.type != "cuda":
         return attend_blockwise(query, key, value, pattern)

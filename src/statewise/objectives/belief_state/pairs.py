@@ -22,13 +22,13 @@ from statewise.backbones.nn.masks import document_starts
 from statewise.data_types import sent
 
 PADDED = 1.2
-"""Documents share a group if it computes at most so many times the pairs that count ..."""
+"""Documents share a group if that computes at most this many times the pairs that count ..."""
 FEW = 4096
-"""... or at most so many pairs in all."""
+"""... or at most this many pairs in total."""
 
 WASTED = {"cpu": 128, "cuda": 2**14}
-"""About twice as many pairs may a block compute that do not count: more take longer than a further block, of which a
-GPU, where a block's hundred operations must be started one by one, should have few."""
+"""About half of the pairs that a block may compute although they do not count. More waste is slower than one more
+block; a GPU, which starts a block's hundred operations one by one, prefers few large blocks."""
 
 AT_ONCE = 2**20
 """Pairs whose expected weights are added up at a time."""
@@ -105,7 +105,7 @@ class Group(NamedTuple):
     """(2, r): least and largest place of each prefix column, on the host."""
 
     def to(self, device: torch.device) -> Group:
-        """The same on a device."""
+        """The group on a device."""
         return Group._make(sent(part, device) if isinstance(part, Tensor) else part for part in self)
 
     def weights(self, block: Block, outputs: int) -> Tensor:
@@ -190,13 +190,13 @@ class Layout(NamedTuple):
     groups: list[Group]
 
     def to(self, device: torch.device) -> Layout:
-        """The same on a device."""
+        """The layout on a device."""
         rows = sent(self.prefix_rows, device), sent(self.suffix_rows, device)
         return Layout(*rows, [group.to(device) for group in self.groups])
 
 
 class _Stretches(NamedTuple):
-    """Of each of m documents, the columns whose prefixes, and those whose suffixes, form pairs."""
+    """The columns whose prefixes, and those whose suffixes, form pairs, for each of m documents."""
 
     row: np.ndarray
     start: np.ndarray
@@ -390,8 +390,9 @@ class _Host(NamedTuple):
         )
 
     def closed(self, symbol: int) -> list[_Arrays]:
-        """The pairs with nothing between them. One is at each column that counts: its prefix ends before the column,
-        its suffix begins with it. One is at the end of each such document: all of it, and the empty suffix."""
+        """The pairs with nothing between them. Each column that counts has one: the prefix ends before the column, and
+        the suffix begins with it. Each such document has one more at its end: the whole document, and the empty
+        suffix."""
         T = self.tokens.shape[1]
         following, previous = self.next_targets, self.previous_targets & self.prefixes
         opens = np.diff(self.group, axis=1, prepend=-1) != 0
@@ -452,13 +453,13 @@ def drawn(used: np.ndarray, share: float) -> np.ndarray:
 
 
 def _next_true(mask: np.ndarray, missing: int) -> np.ndarray:
-    """(B, T): the first column from each on where `mask` holds; `missing` if there is none."""
+    """(B, T): the first column from each on where `mask` holds; `missing` if it holds nowhere later."""
     column = np.where(mask, np.arange(mask.shape[1]), missing)
     return np.minimum.accumulate(column[:, ::-1], axis=1)[:, ::-1]
 
 
 class PairNumbers(NamedTuple):
-    """What the text head computes of a batch; of sampled pairs the expected number."""
+    """How much the text head computes for a batch; for sampled pairs the expected numbers."""
 
     prefixes: int
     """Different prefix states in pairs, the empty one included."""
@@ -467,9 +468,9 @@ class PairNumbers(NamedTuple):
     pairs: float
     """Pairs that count for a head, once each."""
     next_tokens: float
-    """Those that count for the next token."""
+    """Pairs that count for the next token."""
     previous_tokens: float
-    """Those that count for the previous token."""
+    """Pairs that count for the previous token."""
 
 
 def pair_numbers(pairs: Pairs, sampling: Sampling, closed: bool) -> PairNumbers:

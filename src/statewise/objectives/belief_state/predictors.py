@@ -40,7 +40,7 @@ class BeliefModel(Protocol):
         """(1, 1, D)."""
 
     def suffix_states(self, batch: Batch) -> Tensor:
-        """(B, T, D): of the suffix that begins with each token."""
+        """(B, T, D): state of the suffix that begins with each token."""
 
 
 class BeliefPredictor(CausalPredictor):
@@ -82,7 +82,7 @@ class BeliefPredictor(CausalPredictor):
 
     def _full_precision(self) -> AbstractContextManager[object]:
         kind = self.device.type
-        # Weights without memory are built to ask what a model can do.
+        # Models on the device `meta` are built to find out what they can do.
         return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
     def first_logits(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
@@ -125,8 +125,8 @@ class GoalCursor(CausalCursor):
 
 
 class TwoSidedPredictor(BeliefPredictor, GoalScorer):
-    """With both encoders, it can condition on goals and score them. With `side` 1, prompts, goals and completions are
-    in reverse order: a goal is a reversed prefix."""
+    """A predictor with both encoders, which can condition on goals and score them. With `side` 1, prompts, goals and
+    completions are in reverse order: a goal is a reversed prefix."""
 
     def __init__(self, objective: BeliefModel, side: Literal[0, 1] = 0) -> None:
         super().__init__(objective, side)
