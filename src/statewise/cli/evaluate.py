@@ -14,7 +14,7 @@ from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
 from statewise.data_types import Evaluation, Examples
-from statewise.decoding.carried_state import PROTOCOLS, Asked, ask_each, seeing_targets
+from statewise.decoding.carried_state import PROTOCOLS, StateReading, seeing_targets, state_readings
 from statewise.evaluation.token_losses import token_losses
 from statewise.run import Run, evaluation_of, evaluation_on, named, report_of
 from statewise.runtime.durable import replacing
@@ -245,7 +245,7 @@ def _in_order(value: str) -> str:
     return ",".join(sorted(numbers, key=int))
 
 
-def _asked(model: Model, options: argparse.Namespace) -> list[Asked]:
+def _asked(model: Model, options: argparse.Namespace) -> list[StateReading]:
     """The protocols for a model that carries a state, the one reported as its metrics first; none for other models."""
     from statewise.decoding.predictor import Carrier, require
 
@@ -254,7 +254,7 @@ def _asked(model: Model, options: argparse.Namespace) -> list[Asked]:
         return []
     with model.asking():
         require(predictor, Carrier)
-    return ask_each(chosen, warmup)
+    return state_readings(chosen, warmup)
 
 
 def _show(

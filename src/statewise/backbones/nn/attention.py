@@ -37,8 +37,8 @@ def attend(
     """
     if documents is not None:
         if query.device.type == "cpu" and not dropout:
-            streams = (part[:, :, None] for part in (query, key, value))
-            return attend_blockwise(*streams, Pattern((INPUT,), Reach(None, -1), documents))[:, :, 0]
+            query, key, value = (part[:, :, None] for part in (query, key, value))
+            return attend_blockwise(query, key, value, Pattern((INPUT,), Reach(None, -1), documents))[:, :, 0]
         mask = documents.mask() if query.device.type == "cpu" else documents.bias(query.dtype)
     short = key.shape[-2] <= WRITTEN_OUT_UP_TO.get(query.dtype, 0)
     if short and query.device.type == "cpu" and torch.is_grad_enabled():
