@@ -167,7 +167,7 @@ def test_ablations_drop_their_part():
         tiny_objective("next_latent", latent_weight=0.0, kl_weight=0.0)
     with pytest.raises(ValueError, match="head_gradient needs"):
         tiny_objective("next_latent", kl_weight=0.0, head_gradient=True)
-    with pytest.raises(ValueError, match="stop_gradient is of latent_weight and kl_weight, which are 0"):
+    with pytest.raises(ValueError, match="stop_gradient is for latent_weight and kl_weight, which are 0"):
         tiny_objective("next_latent", latent_weight=0.0, kl_weight=0.0, ce_weight=1.0, stop_gradient=False)
 
 

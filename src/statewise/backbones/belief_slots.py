@@ -67,7 +67,7 @@ class BeliefSlotsConfig(GPTConfig):
         bounded(self, "rate", prefix="backbone.", above=0, below=1)
         bounded(self, "warmup", prefix="backbone.", at_least=0, at_most=MOST_PASSES)
         if self.update == "gated":
-            unset(self, "rate", "learned_rate", prefix="backbone.", reason="is of the update ema: omit it")
+            unset(self, "rate", "learned_rate", prefix="backbone.", reason="is for the update ema: omit it")
 
 
 class Held(NamedTuple):
@@ -401,7 +401,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, Hookable):
         self.lanes.load(kept)
 
     def flops(self, length: int) -> float:
-        """See `Counted.flops`; of the update, only the linear maps."""
+        """See `Counted.flops`; counts only the linear maps of the update."""
         whole, rest = divmod(length, self.config.chunk)
         total = whole * self.gpt.flops(self.config.chunk) + (self.gpt.flops(rest) if rest else 0.0)
         injected = self.config.layers * self.slot_count * self.width**2

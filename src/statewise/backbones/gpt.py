@@ -203,7 +203,7 @@ def started_pass(
     cache: KeyValueCache, new: int, counts: np.ndarray | None, device: torch.device
 ) -> tuple[Tensor, BlockContext]:
     """Starts a pass of `new` columns (`PlaceStore.begin`). Returns their places, (new,) or (B, new), -1: none, and the
-    blocks' context but for the rotation."""
+    blocks' context without the rotation."""
     cache.begin(new, counts)
     keys = cache.key_places(device)
     place, mask = keys[..., keys.shape[-1] - new :], None

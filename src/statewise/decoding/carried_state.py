@@ -45,7 +45,8 @@ def state_reading(protocol: StateProtocol, warmup: int | None = None) -> StateRe
 
 
 def state_readings(chosen: str | None, warmup: int | None) -> list[StateReading]:
-    """The protocol `chosen`, or every protocol for `all` and None; `warmup` is for `same-chunk`. Raises as `state_reading`."""
+    """A reading under the protocol `chosen`, or under every protocol for `all` and None; `warmup` is for `same-chunk`.
+    Raises as `state_reading`."""
     if chosen not in (None, "all"):
         return [state_reading(chosen, warmup)]  # type: ignore[arg-type]
     return [state_reading(protocol, warmup if protocol == "same-chunk" else None) for protocol in PROTOCOLS]

@@ -130,8 +130,8 @@ class FrequentTokens:
 
 
 class PromptLookup(DraftSource):
-    """What followed the last time that a row's last tokens occurred in it (Saxena 2023): of the longest run of at most
-    `longest` tokens that occurred before, the latest occurrence."""
+    """What followed the last time that a row's last tokens occurred in it (Saxena 2023): the latest occurrence of the
+    longest run, of at most `longest` tokens, that occurred before."""
 
     def __init__(self, rows: int, longest: int) -> None:
         self.longest = longest

@@ -196,7 +196,7 @@ def ranked(found: Sequence[Completion], scores: Sequence[float], tie: float) -> 
     """The completions with their scores, best first.
 
     Scores at most `tie` nats below the best count as equal to it, then those at most `tie` below the best of the rest,
-    and so on. Of equal ones the most probable completion comes first, then the one found first. The scores alone cannot
+    and so on. Among equal ones the most probable completion comes first, then the one found first. The scores alone cannot
     decide: where the goal follows whatever comes before it, as if the prompt names it, all candidates have scores near
     0, and their order is noise.
     """

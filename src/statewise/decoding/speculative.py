@@ -64,7 +64,7 @@ class SpeculativeConfig(SampleConfig):
 
     @property
     def sampling(self) -> SampleConfig:
-        """The fields of `sample`; of temperature 1 if this is greedy. Raises `ValueError` for wrong values."""
+        """The fields of `sample`, with temperature 1 if this is greedy. Raises `ValueError` for wrong values."""
         return SampleConfig(self.temperature or 1.0, self.top_k, self.top_p, self.floor, self.seed)
 
 
@@ -100,7 +100,7 @@ class Speculative(Decoder):
             predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
         )
         B, V = first.shape
-        # Lists: of few rows NumPy's operations cost more than the numbers.
+        # Lists: with few rows, NumPy's operations cost more than they save.
         rows, left = list(range(B)), limits.tolist()  # in the batch, and how many tokens each may still be given
         most, stop = (lengths + limits).tolist(), request.stop
         learn = None if self.config.draft_vocabulary is None else source.learn

@@ -56,7 +56,7 @@ class FutureSummaryConfig:
         )
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
         if self.summary == "reverse":
-            unset(self, "window", prefix="objective.", reason="is of the summary bag: omit it, or set summary to bag")
+            unset(self, "window", prefix="objective.", reason="is for the summary bag: omit it, or set summary to bag")
         if self.summary not in ("reverse", "bag"):
             raise ValueError(f"objective.summary must be reverse or bag, not {self.summary!r}")
 

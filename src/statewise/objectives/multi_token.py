@@ -74,17 +74,14 @@ class MultiToken(Objective):
         for steps, readout in enumerate(readouts[1:], 1):
             start, stop = reached_columns(batch, steps)
             ahead.append(head_loss(readout[:, start - steps : stop - steps], weight, ahead_targets(batch, steps)))
-        return {
-            "next_token": Part(following, counts["next_token"], 1.0),
-            "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
-        }
+        return self.config.parts(following, ahead, counts)
 
     @override
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         return ahead_counts(batch, self.config.horizon)
 
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`: of each further head a last block, and the vocabulary head where it has a target."""
+        """See `Objective.flops`: each further head adds a last block, and the vocabulary head where it has a target."""
         plain = token_flops(self.backbone, batch)
         if plain is None:
             return None

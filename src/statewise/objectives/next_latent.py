@@ -3,7 +3,7 @@
 A small dynamics network p_psi takes a state and the token that came next to the next state. It is rolled
 out K steps along the true tokens; each predicted state is pulled towards the true one (equation 3), and
 its next-token distribution towards the model's own at that place (equation 4). In the paper the head reads
-the state itself; of backbones where it reads another stream, the model's distribution is that of its readout.
+the state itself; if the head reads another stream, the model's distribution is that of its readout.
 At inference the network is a plain decoder, and the dynamics can draft.
 """
 
@@ -78,7 +78,7 @@ class NextLatentConfig:
                 self,
                 "stop_gradient",
                 prefix="objective.",
-                reason="is of latent_weight and kl_weight, which are 0: no later state is a target",
+                reason="is for latent_weight and kl_weight, which are 0: no later state is a target",
             )
         if not self.weights:
             raise ValueError(
@@ -110,7 +110,7 @@ class NextLatentConfig:
 
 class LatentDynamics(nn.Module):
     """p_psi: the next state from a state and the token after it (equation 9), a residual three-layer MLP. `E` is the
-    state's width, which of most backbones is D."""
+    state's width, which is D for most backbones."""
 
     def __init__(
         self, width: int, state_width: int, hidden: int, norm: Literal["rms", "layer"], *, init: Init, norm_eps: float
@@ -167,7 +167,7 @@ def squared(x: Tensor) -> Tensor:
 
 
 PARTS = ("latent", "kl", "ce")
-"""What is known of each step of a rollout."""
+"""The losses of each rollout step."""
 
 
 class NextLatent(Measured):

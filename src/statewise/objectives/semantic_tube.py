@@ -1,6 +1,6 @@
 """Semantic tube prediction (Huang, LeCun, Balestriero 2026): the path of the states should be straight.
 
-Of a span from s to t of a document, the step h_t - h_s should point as the rest of the way does, (h_end - h_start) -
+For a span from s to t of a document, the step h_t - h_s should point like the rest of the way, (h_end - h_start) -
 (h_t - h_s): the loss is 1 - cos of the two. The authors draw spans at random; here all spans of a document are
 averaged, which is the expectation. All products needed are between states, so they are one matrix product per row.
 """
@@ -82,7 +82,7 @@ class SemanticTube(Objective):
 
 @eager
 def bend(states: Tensor, batch: Batch) -> Tensor:
-    """Scalar: the sum over documents of at least three tokens of the mean over spans s < t, but for the whole document,
+    """Scalar: the sum over documents of at least three tokens of the mean over spans s < t, except the whole document,
     of 1 - cos between h_t - h_s and the rest of the way. `states` (B, T, E); products in float32 or better. Where one
     of the two is no longer than rounding errors, as between states that coincide, cos is 0 and has no gradient."""
     T, group = states.shape[1], batch.document_ids

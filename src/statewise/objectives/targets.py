@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.nn.masks import document_starts, positions_within_documents
-from statewise.data_types import Batch
+from statewise.data_types import Batch, Part
 from statewise.runtime.bounds import bounded
 
 IGNORED = -100
@@ -116,6 +117,14 @@ class AheadConfig:
         bounded(
             self, "ahead_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
         )
+
+    def parts(self, following: Tensor, ahead: list[Tensor], counts: Mapping[str, Tensor]) -> dict[str, Part]:
+        """The parts of the loss whose counts are `ahead_counts`: the sum for the next token, (), and for each further
+        one, K of ()."""
+        return {
+            "next_token": Part(following, counts["next_token"], 1.0),
+            "ahead": Part(torch.stack(ahead), counts["ahead"], self.ahead_weight),
+        }
 
 
 def ahead_counts(batch: Batch, horizon: int) -> dict[str, Tensor]:

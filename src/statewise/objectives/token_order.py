@@ -75,11 +75,11 @@ class TokenOrder(Objective):
         return {"next_token": batch.scored.sum(), "order": batch.scored.sum()}
 
     def head_matrices(self) -> list[Tensor]:
-        """See `Objective.head_matrices`; that of the second head as well."""
+        """See `Objective.head_matrices`; includes the matrix of the second head."""
         return [*super().head_matrices(), self.order.weight]
 
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`: of the second head as much as of the first."""
+        """See `Objective.flops`: the second head costs as much as the first."""
         plain = token_flops(self.backbone, batch)
         return None if plain is None else plain + 3 * head_flops(self.backbone) * int(batch.scored.sum())
 

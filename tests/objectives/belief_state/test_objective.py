@@ -383,7 +383,7 @@ def test_both_encoders_share_one_embedding():
         ({"next_weight": 0.0}, "next_weight"),
         ({"share": 0.0}, "share"),
         ({"head": "mlp", "head_width": 0}, "head_width must be"),
-        ({"head_width": 64}, "head_width is of the heads mlp and gated"),
+        ({"head_width": 64}, "head_width is for the heads mlp and gated"),
         ({"head": "gated", "experts": 4}, "of the head mixture, not of gated"),
         ({"head": "mlp", "expert_width": 64}, "of the head mixture, not of mlp"),
         ({"experts": 0}, "experts"),

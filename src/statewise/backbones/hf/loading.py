@@ -230,7 +230,7 @@ def longest_with_one_rotation(found: Any) -> int | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within, transformers prints neither warnings nor progress, except that of downloads on a terminal."""
+    """Within this context, transformers prints neither warnings nor progress, except that of downloads on a terminal."""
     logging, hub = needed("transformers", USERS).logging, needed("huggingface_hub", USERS).utils
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     downloads = not hub.are_progress_bars_disabled()
@@ -331,7 +331,7 @@ def _check_parts(raw: Any, name: str) -> None:
 
 
 def _check_quantisation(found: Any, config: HuggingFaceConfig) -> None:
-    """Raises `ValueError` if the weights of the model are quantised. Of a model for new weights the fields are
+    """Raises `ValueError` if the weights of the model are quantised. For a model with new weights the fields are
     dropped."""
     for field in QUANTISED:
         value = vars(found).pop(field, None)

@@ -67,8 +67,8 @@ class LayerNorm(nn.LayerNorm):
 
 
 def at_least_as_precise(part: Tensor, x: Tensor) -> Tensor:
-    """`part` in the precision of `x` if that is higher: of a sharded model, blocks may be gathered in bf16, which
-    kernels for float32 do not take."""
+    """`part` in the precision of `x` if that is higher: blocks of a sharded model may be gathered in bf16, which
+    kernels for float32 do not accept."""
     return part.to(torch.promote_types(part.dtype, x.dtype))
 
 

@@ -132,7 +132,7 @@ class MixtureWorker(Worker):
             u, w = (self.from_log(part, 0) for part in (log_u, log_w))
             counted = counted.to(self.exact)
             factor = counted * -self.weights[output].to(self.exact)
-            # Gradients of log P, and those of log W but for u and w, and those of -log Z but for A or C.
+            # Gradients of log P, of log W except the factor u or w, and of -log Z except the factor A or C.
             of_P, of_W = A.new_zeros(A.shape[0], *counted.shape[1:]), torch.zeros_like(counted)
             of_a, of_c = (torch.empty_like(part) if self.wanted else part for part in (A, C))
             underflown = torch.zeros_like(counted, dtype=torch.bool)
@@ -190,7 +190,7 @@ class MixtureWorker(Worker):
             return found
 
     def from_log(self, part: Tensor, dim: int) -> Tensor:
-        """Its exponential in the precision of sums, but for a constant factor along `dim`, which cancels."""
+        """The exponential in the precision of sums, up to a constant factor along `dim`, which cancels."""
         exact = part.to(self.exact, copy=True, memory_format=torch.contiguous_format)
         return exact.sub_(exact.amax(dim, keepdim=True)).exp_()
 
