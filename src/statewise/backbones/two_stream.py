@@ -78,7 +78,7 @@ class TwoStreamConfig(GPTConfig):
     variant: Literal["standard", "sps", "double_memory", "delayed_state", "reverse_sps", "strict"] = "sps"
     """sps: keys of inputs are read without limit, those of predictions for `window` places; double_memory: both without
     limit; delayed_state: predictions without limit, inputs for `window`; reverse_sps: the same, but the head reads the
-    inputs; strict: as sps, but predictions are never read, not even by themselves; standard: only inputs."""
+    inputs; strict: like sps, but predictions are never read, not even by themselves; standard: only inputs."""
     window: int = 64
     """For how many later places the keys of the limited stream are read; 0: at their own place only."""
     prediction_start: Literal["predict", "own"] = "predict"

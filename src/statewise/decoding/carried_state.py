@@ -19,7 +19,8 @@ PROTOCOLS: tuple[StateProtocol, ...] = get_args(StateProtocol)
 
 
 class StateReading(NamedTuple):
-    """How chunks are read: a protocol, and its number of passes over a chunk before the one that counts; 0 except for `same-chunk`."""
+    """How chunks are read: a protocol, and its number of passes over a chunk before the one that counts, which is 0
+    except for `same-chunk`."""
 
     protocol: StateProtocol
     passes: int

@@ -96,7 +96,7 @@ class GoalSearch(Search):
         self.config = config
 
     def check_backwards(self, prompted: bool) -> None:
-        """Refuses options of another ranking than that by the prompt, or without one by the first tokens."""
+        """Refuses options for another ranking than by the prompt or, without a prompt, by the first tokens."""
         what = "the likelihood of the prompt" if prompted else "that of their first tokens under the next-token head"
         why = f"has no use: backwards, candidates are ranked by {what}: omit"
         if self.config.score is not None and not (prompted and self.config.score == "goal"):
@@ -196,9 +196,9 @@ def ranked(found: Sequence[Completion], scores: Sequence[float], tie: float) -> 
     """The completions with their scores, best first.
 
     Scores at most `tie` nats below the best count as equal to it, then those at most `tie` below the best of the rest,
-    and so on. Among equal ones the most probable completion comes first, then the one found first. The scores alone cannot
-    decide: where the goal follows whatever comes before it, as if the prompt names it, all candidates have scores near
-    0, and their order is noise.
+    and so on. Among equal ones the most probable completion comes first, then the one found first. The scores alone
+    cannot decide: if the goal follows any completion, as when the prompt names it, all candidates have scores near 0,
+    and their order is noise.
     """
     order = np.argsort([-score for score in scores], kind="stable").tolist()
     leader, leaders = order[0], {}

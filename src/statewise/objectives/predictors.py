@@ -212,9 +212,9 @@ class DraftHead:
 
 @contextmanager
 def guessing(state: Tensor, weight: Tensor) -> Iterator[None]:
-    """Within this context no gradients are computed, and products of `state` (B, E) with matrices like `weight` are in float32 if
-    that is what they are stored in and there is one row on a CPU: bfloat16 is no faster there, and on small matrices
-    several times slower."""
+    """Within this context no gradients are computed, and products of `state` (B, E) with matrices like `weight` are in
+    float32 if the matrices are stored in it and there is one row on a CPU: bfloat16 is no faster there, and several
+    times slower for small matrices."""
     one_row = len(state) == 1 and weight.device.type == "cpu" and weight.dtype == torch.float32
     cast = one_row and torch.is_autocast_enabled("cpu")
     with torch.no_grad():

@@ -230,7 +230,7 @@ def longest_with_one_rotation(found: Any) -> int | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within this context, transformers prints neither warnings nor progress, except that of downloads on a terminal."""
+    """Within this context, transformers prints neither warnings nor progress, except for downloads on a terminal."""
     logging, hub = needed("transformers", USERS).logging, needed("huggingface_hub", USERS).utils
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     downloads = not hub.are_progress_bars_disabled()
