@@ -114,14 +114,16 @@ class GoalSearch(Search):
         scorer = require(predictor, GoalScorer)
         if self.config.score == "goal" and goal is None:
             raise ValueError(
-                "score goal needs a goal, as `statewise generate --goal` gives: else score by previous or next"
+                "score goal needs a goal (statewise generate --goal): without one, score by previous or next"
             )
         if self.config.score in ("previous", "next") and goal is not None:
             raise ValueError(f"score {self.config.score} is for a search without a goal: omit --score or --goal")
         if goal is not None:
             unset(self.config, "scored_tokens", reason="is for a search without a goal: omit it, or the goal")
         if goal is None and self.config.score != "next" and not scorer.predicts_previous:
-            raise ValueError("this model was trained without previous tokens, which are to score: add --score next")
+            raise ValueError(
+                "this model was trained without previous tokens, so it cannot score by them: add --score next"
+            )
         if self.config.candidates_from == "beam":
             beam = Beam(BeamConfig(self.config.rollouts))
             found = beam.search(predictor, request)

@@ -281,8 +281,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         short = loading.longest_with_one_rotation(found)
         if short is not None and self.context > short:
             raise ValueError(
-                f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} turns all positions "
-                f"by other angles as soon as there are more than {short:,} (longrope), so what it reads of a document "
+                f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} rotates all "
+                f"positions by other angles once there are more than {short:,} (longrope), so what it reads of a document "
                 "would depend on its neighbours in a batch: set task.context lower"
             )
 
