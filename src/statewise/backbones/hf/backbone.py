@@ -282,8 +282,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         if short is not None and self.context > short:
             raise ValueError(
                 f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} rotates all "
-                f"positions by other angles once there are more than {short:,} (longrope), so what it reads of a document "
-                "would depend on its neighbours in a batch: set task.context lower"
+                f"positions by other angles once there are more than {short:,} (longrope), so what it reads "
+                "of a document would depend on its neighbours in a batch: set task.context lower"
             )
 
     # Frozen weights
