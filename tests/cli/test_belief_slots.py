@@ -11,6 +11,7 @@ from doubles import small_corpus
 from statewise.cli import main
 from statewise.data_types import Batch
 from statewise.decoding.continuing import continue_generation, read_state, write_state
+from statewise.decoding.predictor import Carrier, require
 from statewise.model.building import make_decoder
 from statewise.model.loading import load_model
 from statewise.run import Run
@@ -299,7 +300,7 @@ def test_the_trace_tells_what_the_state_is_worth(run, capsys):
     assert 0 < scored.sum() < batch.scored.sum()
     found = {}
     for protocol in ("carried", "fresh"):
-        logits = model.predictor().under(protocol, 0).logits(batch)[:, :-1]
+        logits = require(model.predictor(), Carrier).under(protocol, 0).logits(batch)[:, :-1]
         nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.tokens[:, 1:], reduction="none")
         found[protocol] = float(nats[scored].mean())
     assert report["metrics"]["loss"] == pytest.approx(found["carried"], rel=1e-4)
