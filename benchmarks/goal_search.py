@@ -27,7 +27,7 @@ from statewise.config.recipes import recipe_text
 from statewise.data_types import Completion
 from statewise.decoding import make_search
 from statewise.decoding.base import Request
-from statewise.decoding.predictor import Predictor, goal_scorer
+from statewise.decoding.predictor import GoalScorer, Predictor, require
 from statewise.model.loading import new_model
 from statewise.model.model import Model
 from statewise.model.recipes import read_recipe
@@ -54,7 +54,7 @@ def read_anew(
     predictor: Predictor, prompt: np.ndarray, goal: np.ndarray, end: int | None, size: Size
 ) -> list[Completion]:
     """The slow way: a queue with all tokens of all steps, one sequence at a time, without a cache."""
-    scorer, towards, numbers = goal_scorer(predictor), torch.from_numpy(goal), itertools.count()
+    scorer, towards, numbers = require(predictor, GoalScorer), torch.from_numpy(goal), itertools.count()
     queue: list[tuple[float, int, list[int], float]] = [(0.0, next(numbers), [], 0.0)]
     found = []
     for _ in range(size.first):

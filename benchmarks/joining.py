@@ -17,7 +17,7 @@ import torch
 from timing import Benchmark, parser, ratio
 
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.objectives.predictors import head_predictor
+from statewise.objectives.predictors import HeadPredictor
 from statewise.training import machine
 
 VOCABULARY = 500
@@ -43,7 +43,7 @@ def ways(size: Size) -> dict[str, Callable[[], object]]:
     """A step of all rows, and the exchange of one of them both ways."""
     torch.manual_seed(0)
     context = 2 * size.read
-    predictor = head_predictor(GPT(size.backbone, vocabulary=VOCABULARY, context=context).eval())
+    predictor = HeadPredictor(GPT(size.backbone, vocabulary=VOCABULARY, context=context).eval())
     cursor, _ = predictor.start(torch.randint(VOCABULARY, (size.rows, size.read)))
     late, _ = predictor.start(torch.randint(VOCABULARY, (1, size.read // 2)))
     token = torch.zeros(size.rows, 1, dtype=torch.int64)

@@ -18,7 +18,7 @@ from timing import Benchmark, parser
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.vocabulary_head.divergence import blockwise, whole
+from statewise.objectives.vocabulary_head import blockwise_divergence, whole_divergence
 
 STEPS = 4
 
@@ -34,9 +34,9 @@ def make(way: str, precision: str, size: Size) -> Callable[[], list[Tensor]]:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             if way == "whole":
                 log_probs = F.linear(known, weight).float().log_softmax(-1)
-                losses = [whole(ahead, log_probs, weight, counted) for ahead in rolled]
+                losses = [whole_divergence(ahead, log_probs, weight, counted) for ahead in rolled]
             else:
-                losses = [blockwise(ahead, known, weight, counted) for ahead in rolled]
+                losses = [blockwise_divergence(ahead, known, weight, counted) for ahead in rolled]
         loss = torch.stack(losses).sum() / size.positions
         return [loss.detach(), *torch.autograd.grad(loss, rolled)]
 

@@ -20,7 +20,7 @@ from timing import Benchmark, parser
 
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.deploy.serving.engine import without_gradients
-from statewise.objectives.predictors import head_predictor
+from statewise.objectives.predictors import HeadPredictor
 
 WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "cast in each step": torch.inference_mode,
@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     torch.manual_seed(0)
     config = GPTConfig(layers=1, width=32, heads=2) if bench.smoke else GPTConfig(layers=8, width=512, heads=8)
     vocabulary, steps, rounds = (100, 3, 1) if bench.smoke else (4096, 40, 5)
-    predictor = head_predictor(GPT(config, vocabulary=vocabulary, context=128).eval())
+    predictor = HeadPredictor(GPT(config, vocabulary=vocabulary, context=128).eval())
 
     def step_ms(rows: int, surroundings: Callable[[], AbstractContextManager[Any]]) -> float:
         with surroundings():

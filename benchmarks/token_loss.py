@@ -5,7 +5,7 @@ python benchmarks/token_loss.py
 8,192 positions, width 512, vocabulary 16,384, the gradients of readout and head taken. The reference computes all
 logits, their log-softmax and the loss, and leaves the rest to autograd. Each way runs in a process of its own. The
 second part shows, without a bar, how the two ways compare at other sizes: `WHOLE_UP_TO` in
-`objectives/vocabulary_head/loss.py` was read off it.
+`objectives/vocabulary_head.py` was read off it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from products import precisions
 from timing import Benchmark, parser, ratio
 from torch import Tensor
 
-from statewise.objectives.vocabulary_head.blocks import BLOCK
-from statewise.objectives.vocabulary_head.loss import WHOLE_UP_TO, blockwise, whole
+from statewise.objectives.vocabulary_head import BLOCK, WHOLE_UP_TO, blockwise_loss, whole_loss
 from statewise.training import machine
 
 
@@ -34,9 +33,9 @@ def make(way: str, precision: str, size: Size) -> Callable[[], list[Tensor]]:
     def call() -> list[Tensor]:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             if way == "whole":
-                loss = whole(readout, weight, targets)
+                loss = whole_loss(readout, weight, targets)
             else:
-                loss = blockwise(readout, weight, targets, max(1, BLOCK["cpu"] // size.vocabulary))
+                loss = blockwise_loss(readout, weight, targets, max(1, BLOCK["cpu"] // size.vocabulary))
         return [loss.detach(), *torch.autograd.grad(loss / size.positions, (readout, weight))]
 
     return call

@@ -23,14 +23,14 @@ from statewise.backbones.nn.attention import attend_fused
 from statewise.backbones.nn.blockwise import attend_blockwise
 from statewise.backbones.nn.masks import Documents
 from statewise.backbones.nn.stream_attention import attend_dense
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach
+from statewise.backbones.nn.streams import INPUT, PREDICTION, Pattern, Reach
 from statewise.training import machine
 
 ROWS, HEADS, WIDTH = 1, 4, 64
 
 
-def options(T: int) -> dict[str, Any]:
-    return {"streams": (INPUT, PREDICTION), "reach": Reach(None, T // 32)}
+def pattern(T: int, documents: Documents | None) -> Pattern:
+    return Pattern((INPUT, PREDICTION), Reach(None, T // 32), documents)
 
 
 def standard(query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
@@ -38,8 +38,8 @@ def standard(query: Tensor, key: Tensor, value: Tensor, documents: Documents | N
 
 
 WAYS: dict[str, Callable[..., Tensor]] = {
-    "dense": lambda *given: attend_dense(*given[:3], **options(given[0].shape[3]), documents=given[3]),
-    "blockwise": lambda *given: attend_blockwise(*given[:3], **options(given[0].shape[3]), documents=given[3]),
+    "dense": lambda *given: attend_dense(*given[:3], pattern(given[0].shape[3], given[3])),
+    "blockwise": lambda *given: attend_blockwise(*given[:3], pattern(given[0].shape[3], given[3])),
     "standard": standard,
 }
 

@@ -20,7 +20,7 @@ import torch
 from timing import Benchmark, parser
 
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
-from statewise.objectives.predictors import head_predictor
+from statewise.objectives.predictors import HeadPredictor
 from statewise.training import machine
 
 ROUNDS = 2
@@ -53,7 +53,7 @@ def measure(variant: str, size: Size) -> Found:
     torch.manual_seed(0)
     config = replace(size.backbone, variant=variant)
     backbone = TwoStream(config, vocabulary=size.vocabulary, context=size.prefill + size.decode)
-    predictor = head_predictor(backbone.eval())
+    predictor = HeadPredictor(backbone.eval())
     prompts = torch.randint(0, size.vocabulary, (size.rows, size.prefill))
     precision = machine.choose_precision("auto", "cpu")
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from statewise.backbones.base import BackboneFactory
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective
-from statewise.objectives.predictors import CausalPredictor, head_predictor
+from statewise.objectives.predictors import CausalPredictor, HeadPredictor
 from statewise.objectives.targets import to_float32, token_targets
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -54,7 +54,7 @@ class TwoAhead(Objective):
 
     def predictor(self) -> CausalPredictor:
         """The backbone and its head; the second guess is for training alone."""
-        return head_predictor(self.backbone)
+        return HeadPredictor(self.backbone)
 
 
 def two_on(batch: Batch) -> Tensor:

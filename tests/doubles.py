@@ -22,8 +22,8 @@ from statewise.analysis.base import Snapshot, Subject
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
 from statewise.backbones.belief_slots import BeliefSlots, BeliefSlotsConfig
+from statewise.backbones.capabilities import Branching, Phased
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.backbones.powers import Branching, Phased
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.data_types import Batch, Examples, Hidden

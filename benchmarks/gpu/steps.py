@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from statewise.backbones.nn.attention import attend_fused, attend_written_out
 from statewise.backbones.nn.stream_attention import attend_dense, attend_streams
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach
+from statewise.backbones.nn.streams import INPUT, PREDICTION, Pattern, Reach
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.cli import main as command
 from statewise.config.recipe import Recipe
@@ -38,7 +38,7 @@ from statewise.model.building import make_objective, make_task
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
-from statewise.objectives.predictors import head_predictor
+from statewise.objectives.predictors import HeadPredictor
 from statewise.run import Run
 from statewise.tasks.batches import Stream, collate
 from statewise.training import machine
@@ -378,8 +378,8 @@ def stream_attention(where: Machine) -> Figures:
     for T in (128,) if where.smoke else (1024, 2048, 4096):
         with torch.device(where.device):
             inputs = [torch.randn(1, 4, 2, T, 64, requires_grad=True) for _ in range(3)]
-        named: dict[str, Any] = {"streams": (INPUT, PREDICTION), "reach": Reach(None, T // 32)}
-        ways = {"chosen": partial(attend_streams, **named), "dense": partial(attend_dense, **named)}
+        pattern = Pattern((INPUT, PREDICTION), Reach(None, T // 32))
+        ways = {"chosen": partial(attend_streams, pattern=pattern), "dense": partial(attend_dense, pattern=pattern)}
         times: dict[str, Any] = {
             f"{name}, ms": 1000 * where.seconds(partial(passes, way, inputs), 10) for name, way in ways.items()
         }
@@ -399,7 +399,7 @@ def stream_decoding(where: Machine) -> Figures:
     for variant in ("standard", "sps"):
         torch.manual_seed(0)
         model = TwoStream(replace(config, variant=variant), vocabulary=vocabulary, context=prefill + count)
-        predictor = head_predictor(model.to(where.device).eval())
+        predictor = HeadPredictor(model.to(where.device).eval())
         prompts = torch.randint(0, vocabulary, (rows, prefill)).to(where.device)
         with torch.no_grad(), where.autocast():
             warm, logits = predictor.start(prompts)  # compiles, where something is compiled

@@ -11,7 +11,7 @@ from statewise.analysis import make_analysis
 from statewise.backbones import two_stream
 from statewise.backbones.two_stream import VARIANTS
 from statewise.data_types import Batch, Examples
-from statewise.objectives.predictors import head_predictor
+from statewise.objectives.predictors import HeadPredictor
 
 pytestmark = pytest.mark.usefixtures("float64")
 PREDICTING = [name for name in VARIANTS if name != "standard"]
@@ -72,7 +72,7 @@ def test_the_best_head_is_found_at_every_checkpoint(packed):
     models = {step: made(seed=step) for step in (3, 6, 9)}
     held_out = task(packed)
     asked = subject(
-        head_predictor(models[9]), held_out, **{f"step_{step}": head_predictor(models[step]) for step in models}
+        HeadPredictor(models[9]), held_out, **{f"step_{step}": HeadPredictor(models[step]) for step in models}
     )
     found = make_analysis("fetch").analyze(asked)
     tokens = torch.from_numpy(held_out.held_out().tokens)
@@ -113,7 +113,7 @@ def test_a_head_that_does_nothing_but_fetch_is_seen():
             weight[rows] = 0
             weight[rows, :8] = 10 * torch.eye(8, dtype=torch.float64)
     held_out = task(places=8)
-    found = make_analysis("fetch").analyze(subject(head_predictor(backbone), held_out))
+    found = make_analysis("fetch").analyze(subject(HeadPredictor(backbone), held_out))
     weights = np.array(found.details["weights"][0])
     assert weights[1, 0] == pytest.approx(1, abs=1e-3)
     assert (found.metrics["fetch"], found.metrics["fetch_layer"], found.metrics["fetch_head"]) == (weights[1, 0], 1, 0)
@@ -124,18 +124,18 @@ def test_checkpoints_before_the_streams_part_are_left_out():
     young.set_progress(0.0)
     grown.set_progress(1.0)
     found = make_analysis("fetch").analyze(
-        subject(head_predictor(grown), task(), step_3=head_predictor(young), step_9=head_predictor(grown))
+        subject(HeadPredictor(grown), task(), step_3=HeadPredictor(young), step_9=HeadPredictor(grown))
     )
     assert found.details["steps"] == [9]
     assert found.notes == ["step 3: left out, since it has no stream that predicts"]
     with pytest.raises(ValueError, match="its streams have not parted"):
-        make_analysis("fetch").analyze(subject(head_predictor(young), task()))
+        make_analysis("fetch").analyze(subject(HeadPredictor(young), task()))
     with pytest.raises(ValueError, match="there is no prediction stream"):
         young.fetches(Batch.plain(torch.from_numpy(task().held_out().tokens)))
 
 
 def test_other_models_are_refused():
     with pytest.raises(ValueError, match="whose predictions attend to their own inputs"):
-        make_analysis("fetch").analyze(subject(head_predictor(tiny_gpt()), task()))
+        make_analysis("fetch").analyze(subject(HeadPredictor(tiny_gpt()), task()))
     with pytest.raises(ValueError, match="sequences must be at least 1"):
         make_analysis("fetch", sequences=0)

@@ -12,10 +12,11 @@ from two_stream_paper import from_the_paper
 from statewise.analysis import make_analysis
 from statewise.analysis.beliefs.smoothing import smoothed
 from statewise.analysis.documents import documents, positions
-from statewise.backbones.nn.embedding import TokenEmbedding
+from statewise.backbones.nn.layers import TokenEmbedding
 from statewise.backbones.nn.streams import Reach, stream_mask
 from statewise.data_types import Batch, Examples
-from statewise.objectives.predictors import CausalPredictor, head_predictor
+from statewise.decoding.predictor import Traceable, require
+from statewise.objectives.predictors import CausalPredictor, HeadPredictor
 from statewise.tasks import batches as data
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -41,7 +42,7 @@ def test_the_ratio_is_that_of_copies_of_the_parameters(variant, positions, start
     backbone, furthest = made(variant, positions=positions, prediction_start=start), 3
     held_out = task(rows=1, places=furthest + 2)  # leaves one place to look at: the first
     found = make_analysis("gradient-ratio", furthest=furthest, sources=1, sequences=1, rows=2).analyze(
-        subject(head_predictor(backbone), held_out)
+        subject(HeadPredictor(backbone), held_out)
     )
     tokens = torch.from_numpy(held_out.held_out().tokens[0])
     names = [name for name, _ in backbone.named_parameters()]
@@ -107,7 +108,7 @@ def test_what_each_place_of_a_plain_transformer_contributes(fields):
     spread_weights(backbone)
     tokens = torch.from_numpy(task(rows=3, places=places).held_out().tokens)
     at = torch.tensor([2, 4, 1])
-    traced = head_predictor(backbone).trace(tokens, at)
+    traced = require(HeadPredictor(backbone), Traceable).trace(tokens, at)
     gradients = torch.autograd.grad(traced.losses.sum(), [use.output for use in traced.uses], allow_unused=True)
     ours = sum(
         (gradient * use.weight).square().sum(-1)
@@ -151,7 +152,7 @@ def test_what_lies_before_the_source_need_not_be_traced(variant, positions):
     spread_weights(backbone)
     tokens = torch.from_numpy(task(rows=3, places=12).held_out().tokens)
     tokens[1:, :7] = tokens[0, :7]
-    at, predictor = torch.tensor([7, 10, 8]), head_predictor(backbone.eval())
+    at, predictor = torch.tensor([7, 10, 8]), require(HeadPredictor(backbone.eval()), Traceable)
     whole_losses, whole = _squares(predictor, tokens, at, 0)
     losses, later = _squares(predictor, tokens, at, 7)
     torch.testing.assert_close(losses, whole_losses)
@@ -163,10 +164,10 @@ def test_before_the_streams_part_there_is_one_stream():
     """What is measured is the model as it stands, not what it is to become."""
     parted, young = made("standard"), made("sps", separate_from=0.5)
     young.load_state_dict({**parted.state_dict(), "separated": torch.tensor(False)})
-    predictor = head_predictor(young)
+    predictor = HeadPredictor(young)
     analysis = make_analysis("gradient-ratio", furthest=3, sources=2)
     found = analysis.analyze(subject(predictor, task()))
-    assert found.details == analysis.analyze(subject(head_predictor(parted), task())).details
+    assert found.details == analysis.analyze(subject(HeadPredictor(parted), task())).details
     assert found.details["streams"] == ["input"]
     young.set_progress(0.5)
     assert analysis.analyze(subject(predictor, task())).details["streams"] == ["input", "prediction"]
@@ -188,8 +189,8 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
     from statewise.backbones import two_stream
     from statewise.backbones.nn.stream_attention import attend_dense
 
-    def dense(*tensors, streams, reach: object, documents, dropout):
-        return attend_dense(*tensors, streams=streams, reach=wanted, documents=documents)
+    def dense(query, key, value, pattern, dropout):
+        return attend_dense(query, key, value, pattern._replace(reach=wanted))
 
     wanted = reach
     monkeypatch.setattr(two_stream, "attend_streams", dense)
@@ -212,7 +213,7 @@ def test_a_limited_model_is_that_of_the_paper(variant, omega):
 @pytest.mark.parametrize("keep", [0, 1, 4])
 def test_the_first_position_that_loses_keys_has_more_than_keep_before_it(keep):
     backbone = made("sps")
-    found = make_analysis("restricted-state", keep=keep).analyze(subject(head_predictor(backbone), task(places=9)))
+    found = make_analysis("restricted-state", keep=keep).analyze(subject(HeadPredictor(backbone), task(places=9)))
     rise = dict(zip(found.details["position"], found.details["rise"]))
     assert [position for position in rise if rise[position] == pytest.approx(0, abs=1e-12)] == list(range(1, keep + 2))
     assert found.metrics["positions"] == 3 * (8 - keep - 1)
@@ -222,7 +223,7 @@ def test_restricted_state_is_the_difference_of_the_losses():
     backbone = made("sps")
     packed = np.array([[1] * 6 + [2] * 8, [1] * 14, [1] * 2 + [2] * 12])
     held_out = task(packed=packed)
-    found = make_analysis("restricted-state", keep=3).analyze(subject(head_predictor(backbone), held_out))
+    found = make_analysis("restricted-state", keep=3).analyze(subject(HeadPredictor(backbone), held_out))
     rises: dict[int, list[float]] = {}
     for row in documents(held_out.held_out()):
         tokens = torch.from_numpy(row)[None]
@@ -241,7 +242,7 @@ def test_restricted_state_is_the_difference_of_the_losses():
 
 def test_the_error_of_the_rise_is_over_sequences():
     """Sequences of equal length: then the rise is the mean of theirs, and its error that of a mean."""
-    predictor, held_out = head_predictor(made("sps")), task(rows=7, places=9)
+    predictor, held_out = HeadPredictor(made("sps")), task(rows=7, places=9)
     analysis = make_analysis("restricted-state", keep=3)
     alone = []
     for row in range(7):
@@ -257,7 +258,7 @@ def test_the_error_of_the_rise_is_over_sequences():
 
 @pytest.mark.parametrize(("logits", "rows"), [(2**26, [16, 4]), (14 * VOCABULARY * 3, [3] * 6 + [2]), (1, [1] * 20)])
 def test_the_state_is_restricted_of_as_many_rows_as_their_logits_allow(logits, rows, monkeypatch):
-    predictor, held_out = head_predictor(made("sps")), task(rows=20)
+    predictor, held_out = HeadPredictor(made("sps")), task(rows=20)
     analysis = make_analysis("restricted-state", keep=3)
     wanted = analysis.analyze(subject(predictor, held_out)).metrics
     seen = []
@@ -304,9 +305,9 @@ def test_few_points_are_not_smoothed():
 )
 def test_what_cannot_be_measured_is_said(name, fields, message):
     with pytest.raises(ValueError, match=message):
-        make_analysis(name, **fields).analyze(subject(head_predictor(made("sps")), task()))
+        make_analysis(name, **fields).analyze(subject(HeadPredictor(made("sps")), task()))
 
 
 def test_models_without_the_power_are_refused():
     with pytest.raises(ValueError, match="whose kept state can be limited"):
-        make_analysis("restricted-state", keep=2).analyze(subject(head_predictor(tiny_gpt()), task()))
+        make_analysis("restricted-state", keep=2).analyze(subject(HeadPredictor(tiny_gpt()), task()))

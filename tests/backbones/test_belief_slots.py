@@ -10,7 +10,7 @@ from statewise.backbones.nn.belief_slots import SlotUpdate
 from statewise.data_types import Batch, Examples
 from statewise.decoding.base import Request
 from statewise.decoding.continuing import Continued
-from statewise.decoding.predictor import Carrier, carrier
+from statewise.decoding.predictor import Carrier, require
 from statewise.decoding.sample import Greedy, GreedyConfig
 from statewise.tasks.batches import collate
 
@@ -289,7 +289,7 @@ def test_padding_is_no_part_of_a_chunk_that_is_passed_over(pooling):
     made, short = model(pooling=pooling), tokens(T=7, B=1)
     batch = collate(Examples.of([tokens(B=1)[0].numpy(), short[0].numpy()], [1, 1]))
     objective = tiny_objective("next_token", make_backbone=lambda **fields: made)
-    asked = objective.predictor().under("same-chunk", 2)
+    asked = require(objective.predictor(), Carrier).under("same-chunk", 2)
     alone = by_definition(made, short[0], 2, fresh=True)[0]
     torch.testing.assert_close(asked.states(batch).readout[1, :7], alone)
     packed = batch._replace(documents=batch.document_ids)
@@ -381,7 +381,11 @@ def test_prompts_are_warmed_up_to_and_what_follows_is_not():
 
 @pytest.mark.parametrize(("protocol", "warmup"), [("carried", 0), ("fresh", 0), ("same-chunk", 2), ("carried", 2)])
 def test_prompts_of_several_lengths_are_read_and_warmed_up_as_alone(protocol, warmup):
-    asked, x, counts = predictor().under(protocol, warmup), tokens(T=11, B=3)[:, :11], np.array([11, 7, CHUNK])
+    asked, x, counts = (
+        require(predictor(), Carrier).under(protocol, warmup),
+        tokens(T=11, B=3)[:, :11],
+        np.array([11, 7, CHUNK]),
+    )
     cursor, logits = asked.start(x, counts)
     further = asked.extend(cursor, x[:, :3])
     for row, count in enumerate(counts):
@@ -422,7 +426,7 @@ def test_a_kept_state_is_taken_by_its_own_shape_alone():
     for fields in ({"slots": 3}, {"layers": 3}, {"layers": 1}, {"heads": 4}, {"width": 8}, {"chunk": 2}):
         other = predictor(**fields)
         with pytest.raises(ValueError, match="the state has another shape: this model has"):
-            other.resume(kept)
+            require(other, Carrier).resume(kept)
 
 
 @pytest.mark.parametrize(
@@ -477,9 +481,9 @@ def test_a_long_text_is_read_chunk_by_chunk_as_a_row_of_any_length_would_be(prot
 
 def test_models_without_a_state_say_so():
     plain = tiny_objective("next_token").eval().predictor()
-    assert not isinstance(plain, Carrier)
+    assert plain.capability(Carrier) is None
     with pytest.raises(ValueError, match="needs a model that carries one"):
-        carrier(plain)
+        require(plain, Carrier)
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,7 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
     for content, message in (
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON: brackets are nested too deeply"),
-        ("{}", "names no model_type"),
+        ("{}", "has no model_type"),
         ('{"model_type": "t5"}', "no causal language model"),
         ('{"model_type": "nonsense"}', "config.json cannot be used"),
         ('{"task": {}, "backbone": {}, "objective": {}}', "a run of statewise, not a Hugging Face model"),

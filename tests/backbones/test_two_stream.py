@@ -127,7 +127,7 @@ def test_a_prompt_is_read_as_its_tokens_are(variant, window, start):
 @every_variant
 @every_window
 def test_a_long_prompt_is_read_in_parts(variant, window, monkeypatch):
-    monkeypatch.setattr("statewise.backbones.powers.PROMPT_POSITIONS", 1)
+    monkeypatch.setattr("statewise.backbones.base.PROMPT_POSITIONS", 1)
     backbone, tokens = made(variant, window, context=LATE), tokens_of(places=LATE)
     read = []
     backbone.blocks[0].register_forward_hook(lambda block, given, made: read.append(made.shape[2]))

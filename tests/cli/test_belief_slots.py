@@ -10,8 +10,9 @@ from doubles import small_corpus
 
 from statewise.cli import main
 from statewise.data_types import Batch
-from statewise.decoding import kept_state, make_decoder
-from statewise.decoding.continuing import continue_generation
+from statewise.decoding import make_decoder
+from statewise.decoding.continuing import continue_generation, read_state, write_state
+from statewise.decoding.predictor import Carrier, require
 from statewise.model.loading import load_model
 from statewise.run import Run
 
@@ -196,8 +197,8 @@ def test_a_generation_is_kept_and_gone_on_with(run, tmp_path, capsys):
     added = called(capsys, "generate", run, "--state", state, "--prompt", " saw the", "--limit", "3")
     assert added[0] == 0
     ended, model = tmp_path / "ended", load_model(run)
-    kept = kept_state.read(state, model.fingerprint())
-    kept_state.write(ended, {**kept, "pending": torch.tensor([5, model.task.end])}, model.fingerprint())
+    kept = read_state(state, model.fingerprint())
+    write_state(ended, {**kept, "pending": torch.tensor([5, model.task.end])}, model.fingerprint())
     code, _, err = called(capsys, "generate", run, "--state", ended)
     assert (code, f"{ended}: its sequence has ended" in err) == (2, True)
     nowhere = called(capsys, "generate", run, "--prompt", "a", "--save-state", tmp_path / "none" / "state")
@@ -271,14 +272,14 @@ def test_the_library_replaces_a_kept_state_only_where_it_is_told_to(run, tmp_pat
 def test_a_state_of_the_right_model_with_wrong_tensors_is_named(run, tmp_path, capsys):
     state, experiment = tmp_path / "state", load_model(run)
     assert called(capsys, "generate", run, "--prompt", "a", "--limit", "3", "--save-state", state)[0] == 0
-    kept = kept_state.read(state, experiment.fingerprint())
+    kept = read_state(state, experiment.fingerprint())
     for name, tensor in (
         ("state", kept["state"][:, 1:]),
         ("hidden", kept["hidden"].double()),
         ("pending", kept["pending"] + 10**6),
         ("recent", kept["recent"][..., 1:]),
     ):
-        kept_state.write(state, {**kept, name: tensor}, experiment.fingerprint())
+        write_state(state, {**kept, name: tensor}, experiment.fingerprint())
         code, _, err = called(capsys, "generate", run, "--state", state)
         assert (code, f"{state}: " in err, "Traceback" in err) == (2, True, False), (name, err)
 
@@ -299,7 +300,7 @@ def test_the_trace_tells_what_the_state_is_worth(run, capsys):
     assert 0 < scored.sum() < batch.scored.sum()
     found = {}
     for protocol in ("carried", "fresh"):
-        logits = model.predictor().under(protocol, 0).logits(batch)[:, :-1]
+        logits = require(model.predictor(), Carrier).under(protocol, 0).logits(batch)[:, :-1]
         nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.tokens[:, 1:], reduction="none")
         found[protocol] = float(nats[scored].mean())
     assert report["metrics"]["loss"] == pytest.approx(found["carried"], rel=1e-4)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from doubles import SMALL_RUN
 
-from statewise.backbones.baseline import HasStandard
+from statewise.backbones.capabilities import HasStandard
 from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.two_stream import TwoStreamConfig
 from statewise.cli import main

@@ -9,8 +9,8 @@ from doubles import TINY_BACKBONES, VOCABULARY, MarkovPredictor, spread_weights,
 
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
-from statewise.decoding.continuing import Continued, DraftingContinued
-from statewise.decoding.predictor import carrier
+from statewise.decoding.continuing import Continued
+from statewise.decoding.predictor import Carrier, require
 
 CONTEXT = 24
 END = 3
@@ -87,16 +87,16 @@ def test_a_kept_state_goes_on_with_the_drafts_of_its_model():
     torch.manual_seed(0)
     objective = tiny_objective("next_latent", make_backbone=tiny_belief_slots)
     spread_weights(objective)
-    asked = carrier(objective.eval().predictor()).under("carried", 0)
+    asked = require(objective.eval().predictor(), Carrier).under("carried", 0)
     request = Request([np.array(PROMPTS[4])], limit=17)
     (whole,) = make_decoder("greedy").decode(Continued(asked, None), request)
-    decoder, begun = make_decoder("speculative", draft=2), DraftingContinued(asked, None)
+    decoder, begun = make_decoder("speculative", draft=2), Continued(asked, None)
     (first,) = decoder.decode(begun, replace(request, limit=6))
     kept = begun.state(len(PROMPTS[4]), first)
-    later = DraftingContinued(asked, kept)
+    later = Continued(asked, kept)
     (rest,) = decoder.decode(later, replace(request, prompts=[kept["pending"].numpy()], limit=11, offset=later.offset))
     assert whole.tokens.tolist() == [*first.tokens, *rest.tokens]
-    steps = list(decoder.steps(DraftingContinued(asked, None), request))
+    steps = list(decoder.steps(Continued(asked, None), request))
     assert sum(step.offered.sum() for step in steps if step.offered is not None) > 0
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from statewise.backbones import BACKBONES
+from statewise.backbones.capabilities import Pretrained
 from statewise.backbones.nn.hooks import Hookable
-from statewise.backbones.powers import Pretrained
 from statewise.decoding import predictor as interface
 from statewise.model.loading import new_model
 from statewise.model.parts import MODELS, explaining_missing_capability, listed, who_has

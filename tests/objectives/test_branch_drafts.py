@@ -38,7 +38,7 @@ def expected(objective, read, count=3):
     """Every head over each whole row of `read`, at its last token."""
     found = []
     for row in read:
-        heads = objective.readouts(Batch.plain(torch.tensor(row)[None]))[1 : count + 1]
+        heads = objective.all_readouts(Batch.plain(torch.tensor(row)[None]))[1 : count + 1]
         found.append(torch.stack([objective.backbone.logits(head[0, -1]) for head in heads]))
     return torch.stack(found)
 
@@ -100,7 +100,7 @@ def test_guesses_are_those_of_a_pass_over_the_whole(objective):
 
 
 def test_a_prompt_in_parts_and_plain_decoding_leave_the_guesses_as_they_are(objective, monkeypatch):
-    monkeypatch.setattr("statewise.backbones.powers.PROMPT_POSITIONS", 1)
+    monkeypatch.setattr("statewise.backbones.base.PROMPT_POSITIONS", 1)
     predictor = objective.predictor()
     prompt = np.random.default_rng(1).integers(0, VOCABULARY, (2, 40))  # in parts of 32
     cursor, logits = predictor.start(torch.from_numpy(prompt))

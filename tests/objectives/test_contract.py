@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from statewise.backbones import BACKBONES
 from statewise.backbones.nn.cache import SLACK
 from statewise.data_types import Batch, Examples, LacksPower
-from statewise.decoding.predictor import Drafter, Traceable
+from statewise.decoding.predictor import Drafter, Traceable, require
 from statewise.objectives import OBJECTIVES
 from statewise.tasks.batches import collate
 
@@ -72,10 +72,10 @@ names = [f"{name} on {backbone}" for name, backbone in pairs if can_be_had(name,
 every_objective = pytest.mark.parametrize("name", names)
 
 
-def powers(kind):
-    """Parametrised over the names whose predictor has a power."""
+def able(kind):
+    """Parametrised over the names whose predictor has a capability."""
     torch.set_default_dtype(torch.float64)
-    having = [name for name in names if isinstance(new(name).predictor(), kind)]
+    having = [name for name in names if new(name).predictor().capability(kind) is not None]
     torch.set_default_dtype(torch.float32)
     assert having
     return pytest.mark.parametrize("name", having)
@@ -266,7 +266,7 @@ def test_weights_survive_the_disk(name, tmp_path):
     torch.testing.assert_close(other(batch).value(), objective(batch).value())
 
 
-@powers(Drafter)
+@able(Drafter)
 def test_guesses_have_the_promised_shape_and_leave_the_cursor(name):
     predictor = made(name).eval().predictor()
     tokens = random_batch(prompts=False).tokens[:, :4]
@@ -286,11 +286,11 @@ def test_guesses_have_the_promised_shape_and_leave_the_cursor(name):
     )
 
 
-@powers(Traceable)
+@able(Traceable)
 def test_what_is_traced_is_the_loss(name):
     predictor = made(name).eval().predictor()
     tokens = prompted(1).tokens
-    traced = predictor.trace(tokens, torch.tensor([2, 5, 7, 8]))
+    traced = require(predictor, Traceable).trace(tokens, torch.tensor([2, 5, 7, 8]))
     log_probs = predictor.logits(Batch.plain(tokens)).log_softmax(-1)
     rows, places = torch.arange(4), torch.tensor([2, 5, 7, 8])
     torch.testing.assert_close(traced.losses.detach(), -log_probs[rows, places, tokens[rows, places + 1]])

@@ -5,7 +5,7 @@ import torch
 from doubles import CONTEXT, VOCABULARY, pack, random_batch, tiny_gpt, tiny_objective, tiny_recurrent
 from torch.utils.flop_counter import FlopCounterMode
 
-from statewise.backbones.powers import Carrying
+from statewise.backbones.capabilities import Carrying
 from statewise.data_types import Batch
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import document_lengths, head_flops

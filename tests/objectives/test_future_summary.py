@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.data_types import Batch
-from statewise.objectives.vocabulary_head import blocks as head_blocks
+from statewise.objectives import vocabulary_head
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -70,7 +70,7 @@ def slow_twin(objective, batch):
 @pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
 def test_loss_and_gradients_are_those_of_the_definition(monkeypatch, blocks, packed, make_backbone, settings):
     if blocks:
-        monkeypatch.setitem(head_blocks.BLOCK, "cpu", 70)
+        monkeypatch.setitem(vocabulary_head.BLOCK, "cpu", 70)
     objective = tiny_objective("future_summary", make_backbone=make_backbone, summary_weight=0.7, **settings)
     spread_weights(objective)
     batch = random_batch(longest=9)

@@ -6,10 +6,8 @@ from doubles import pack, random_batch, spread_weights, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
 from statewise.data_types import Batch
+from statewise.objectives import vocabulary_head
 from statewise.objectives.next_latent import NextLatentConfig
-from statewise.objectives.vocabulary_head import blocks as head_blocks
-from statewise.objectives.vocabulary_head import divergence as head_divergence
-from statewise.objectives.vocabulary_head import loss as head_loss
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -82,10 +80,10 @@ SETTINGS = [
 @pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
 def test_loss_and_gradients_are_those_of_the_equations(monkeypatch, settings, blocks, packed, make_backbone, tied):
     if blocks:  # of 6 positions
-        monkeypatch.setitem(head_loss.WHOLE_UP_TO, "cpu", 0)
-        monkeypatch.setitem(head_blocks.BLOCK, "cpu", 70)
-        monkeypatch.setattr(head_divergence, "whole", None)
-        monkeypatch.setattr(head_loss, "whole", None)
+        monkeypatch.setitem(vocabulary_head.WHOLE_UP_TO, "cpu", 0)
+        monkeypatch.setitem(vocabulary_head.BLOCK, "cpu", 70)
+        monkeypatch.setattr(vocabulary_head, "whole_divergence", None)
+        monkeypatch.setattr(vocabulary_head, "whole_loss", None)
     objective = tiny_objective("next_latent", backbone={"tied": tied}, make_backbone=make_backbone, **settings)
     spread_weights(objective)
     batch = random_batch(longest=7)
@@ -169,7 +167,7 @@ def test_ablations_drop_their_part():
         tiny_objective("next_latent", latent_weight=0.0, kl_weight=0.0)
     with pytest.raises(ValueError, match="head_gradient needs"):
         tiny_objective("next_latent", kl_weight=0.0, head_gradient=True)
-    with pytest.raises(ValueError, match="stop_gradient is of latent_weight and kl_weight, which are 0"):
+    with pytest.raises(ValueError, match="stop_gradient is for latent_weight and kl_weight, which are 0"):
         tiny_objective("next_latent", latent_weight=0.0, kl_weight=0.0, ce_weight=1.0, stop_gradient=False)
 
 

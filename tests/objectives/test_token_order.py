@@ -6,11 +6,11 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, ti
 from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.data_types import Batch
+from statewise.objectives import vocabulary_head
 from statewise.objectives.base import head_flops
-from statewise.objectives.coming_tokens import coming_tokens
+from statewise.objectives.targets import coming_tokens
 from statewise.objectives.token_order import TokenOrderConfig
-from statewise.objectives.vocabulary_head import blocks as head_blocks
-from statewise.objectives.vocabulary_head.function import head_function
+from statewise.objectives.vocabulary_head import head_function
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -42,7 +42,7 @@ def slow_twin(objective, batch):
 @pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
 def test_loss_and_gradients_are_those_of_the_definition(monkeypatch, blocks, packed, make_backbone, window):
     if blocks:  # of 6 positions
-        monkeypatch.setitem(head_blocks.BLOCK, "cpu", 70)
+        monkeypatch.setitem(vocabulary_head.BLOCK, "cpu", 70)
     objective = tiny_objective("token_order", make_backbone=make_backbone, window=window, order_weight=0.7)
     spread_weights(objective)
     batch = random_batch(longest=12)

@@ -16,7 +16,7 @@ from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.beliefs import states_of
 from statewise.analysis.sentences import percent
 from statewise.data_types import Completion, Examples
-from statewise.decoding.predictor import future_reader
+from statewise.decoding.predictor import FutureReader, require
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import counted
@@ -49,7 +49,7 @@ class AnswerFromState(Analysis):
     def analyze(self, subject: Subject) -> Findings:
         """Metrics: `answer_accuracy`, the share of answers whose tokens are all correct, and `token_accuracy`; the same
         for ordinary decoding as `decoded_...`; `num`, the number of answers. Accuracy by position as curves."""
-        reader = future_reader(subject.snapshot.predictor)
+        reader = require(subject.snapshot.predictor, FutureReader)
         examples, notes = self._answers(subject.task.held_out(self.config.sequences))
         rows, first = np.arange(len(examples)), examples.prompt_lengths
         counts = examples.lengths - first

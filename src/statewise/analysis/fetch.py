@@ -13,8 +13,8 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
-from statewise.data_types import Examples, LacksPower
-from statewise.decoding.predictor import Fetcher
+from statewise.data_types import Examples
+from statewise.decoding.predictor import Fetcher, Predictor, require
 from statewise.evaluation.scoring import score_batch
 from statewise.reporting.figures import Curve, Panel, over_steps
 from statewise.runtime.bounds import bounded
@@ -64,9 +64,7 @@ class Fetch(Analysis):
         notes = []
         others = None if subject.snapshot.step is None else self.config.checkpoints  # None: the model is of no run
         for snapshot in subject.each_step(others):
-            if not isinstance(snapshot.predictor, Fetcher):
-                raise LacksPower("fetch needs a model whose predictions attend to their own inputs", Fetcher)
-            if "prediction" in snapshot.predictor.streams:
+            if "prediction" in require(snapshot.predictor, Fetcher).streams:
                 found[snapshot.step] = fetched(snapshot.predictor, examples)
             else:
                 notes.append(f"{snapshot.label}: left out, since it has no stream that predicts")
@@ -109,14 +107,15 @@ class Fetch(Analysis):
         return Findings(metrics, panels, details, notes, main=["fetch"], verdict=verdict)
 
 
-def fetched(predictor: Fetcher, examples: Examples) -> Fetched:
+def fetched(predictor: Predictor, examples: Examples) -> Fetched:
     """Measures one model. Raises `ValueError` if no token of `examples` is scored."""
+    fetcher = require(predictor, Fetcher)
     weights: list[np.ndarray] = []  # sums, (L, H) each
     uniform, nats, count = 0.0, 0.0, 0
     for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):
         batch = collate(part)
         predicts = batch.scored.numpy()[:, 1:]
-        own, keys = (found[:, :-1].cpu().double().numpy() for found in predictor.fetches(batch))
+        own, keys = (found[:, :-1].cpu().double().numpy() for found in fetcher.fetches(batch))
         weights.append(own[predicts].sum(axis=0))
         uniform += float((1 / keys[predicts]).sum())
         nats += float(score_batch(predictor, batch, 1, batch.tokens.shape[1]).nats[predicts].sum())

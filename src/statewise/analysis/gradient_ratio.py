@@ -18,8 +18,8 @@ from typing_extensions import override
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.smoothing import smoothed
 from statewise.analysis.documents import documents
-from statewise.data_types import LacksPower, in_float64
-from statewise.decoding.predictor import Predictor, Traceable
+from statewise.data_types import in_float64
+from statewise.decoding.predictor import Predictor, Traceable, require
 from statewise.reporting.figures import Panel
 from statewise.runtime.bounds import bounded
 from statewise.runtime.progress import announced
@@ -58,11 +58,11 @@ class GradientRatio(Analysis):
 
     @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        _traceable(predictor())
+        require(predictor(), Traceable)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `STREAM_mean` and `STREAM_median` over offsets from 1 on; a panel of means and one of medians."""
-        config, predictor = self.config, _traceable(subject.snapshot.predictor)
+        config, predictor = self.config, require(subject.snapshot.predictor, Traceable)
         long = [row for row in documents(subject.task.held_out()) if len(row) >= config.furthest + 2]
         if not long:
             raise ValueError(
@@ -137,10 +137,3 @@ class GradientRatio(Analysis):
 def _plain(values: np.ndarray) -> list[list[float | None]]:
     """As lists, with None for NaN and infinity."""
     return [[float(value) if np.isfinite(value) else None for value in row] for row in values]
-
-
-def _traceable(predictor: Predictor) -> Traceable:
-    """The predictor, if it has that power. Raises `LacksPower` if not."""
-    if not isinstance(predictor, Traceable):
-        raise LacksPower("gradient-ratio needs a model whose every use of parameters can be traced", Traceable)
-    return predictor

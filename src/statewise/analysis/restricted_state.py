@@ -14,8 +14,7 @@ from typing_extensions import override
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.smoothing import smoothed
 from statewise.analysis.documents import positions
-from statewise.data_types import LacksPower
-from statewise.decoding.predictor import Predictor, StateLimiter
+from statewise.decoding.predictor import Predictor, StateLimiter, require
 from statewise.evaluation.scoring import score_batch
 from statewise.reporting.figures import Panel
 from statewise.runtime.bounds import bounded
@@ -57,13 +56,13 @@ class RestrictedState(Analysis):
 
     @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        _limiter(predictor())
+        require(predictor(), StateLimiter)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `rise` (nats per token, over positions that lose keys) with its standard error over sequences, `loss`
         and `restricted_loss` there; the rise by position as a curve."""
         config, predictor = self.config, subject.snapshot.predictor
-        limited = _limiter(predictor).limited(config.keep)
+        limited = require(predictor, StateLimiter).limited(config.keep)
         sums = np.zeros((2, config.positions))
         counts = np.zeros(config.positions, np.int64)
         by_row = []  # (rise, positions) of those that lose keys
@@ -115,10 +114,3 @@ def _error_of_rise(sums: np.ndarray, counts: np.ndarray) -> dict[str, float]:
         return {}
     apart = sums - sums.sum() / counts.sum() * counts
     return {"rise_standard_error": np.sqrt(n / (n - 1) * (apart**2).sum()) / counts.sum()}
-
-
-def _limiter(predictor: Predictor) -> StateLimiter:
-    """The predictor, if it has that power. Raises `LacksPower` if not."""
-    if not isinstance(predictor, StateLimiter):
-        raise LacksPower("restricted-state needs a model whose kept state can be limited", StateLimiter)
-    return predictor

@@ -17,7 +17,7 @@ from typing_extensions import override
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
 from statewise.data_types import Batch
-from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
+from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
 from statewise.tasks.base import Task
@@ -48,7 +48,7 @@ class RolloutDrift(Analysis):
 
     @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        state_dynamics(predictor())
+        require(predictor(), StateDynamics)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics after k steps, means over all positions of a document: `step_k_latent`, smooth L1 per element to the
@@ -57,7 +57,7 @@ class RolloutDrift(Analysis):
         token drafted from the state is accepted by greedy speculative decoding, and by speculative sampling at
         temperature 1 (Leviathan et al. 2023: the sum of the smaller probabilities), if all tokens before it were."""
         predictor = subject.snapshot.predictor
-        dynamics = state_dynamics(predictor)
+        dynamics = require(predictor, StateDynamics)
         sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * (self.config.steps + 1))
         counts = [0] * (self.config.steps + 1)
         examples = subject.task.held_out(self.config.sequences)

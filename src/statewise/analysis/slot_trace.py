@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.decoding.predictor import carrier
+from statewise.decoding.predictor import Carrier, require
 from statewise.evaluation.scoring import score_batch
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
@@ -40,9 +40,9 @@ class SlotTrace(Analysis):
         chunk: the norm of each slot; its change, relative to the larger norm before and after; and the losses. In
         packed rows a chunk counts for the document at its start only, and changes are measured within a document."""
         config, predictor = self.config, subject.snapshot.predictor
-        power = carrier(predictor)
-        fresh = power.under("fresh", 0)
-        chunk, S = power.chunk, power.slot_count
+        carrier = require(predictor, Carrier)
+        fresh = carrier.under("fresh", 0)
+        chunk, S = carrier.chunk, carrier.slot_count
         lengths, changes, sums, counts = [], [], [], []
         examples = subject.task.held_out(config.sequences)
         for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):

@@ -32,7 +32,7 @@ BACKBONES: Table[Backbone] = Table(
 )
 
 CELLS = ("gru", "lstm")
-"""Of `recurrent`. On the command line each may stand for the backbone with this cell."""
+"""The cells of the backbone `recurrent`. On the command line, each may be given as a backbone."""
 
 
 def with_cells(flags: Sequence[str]) -> list[str]:

@@ -1,15 +1,17 @@
 """The backbone interface: from a batch to a state and a readout at every position.
 
-Every backbone reads a batch, embeds tokens, has a vocabulary head and makes a cache. Each optional power is a type in
-`powers.py`.
+Every backbone reads a batch, embeds tokens, has a vocabulary head and makes a cache. What only some can do is a type in
+`capabilities.py`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from statewise.backbones.nn.cache import Cache
     from statewise.backbones.nn.initialisation import Init
     from statewise.data_types import Batch, Hidden
+
+PROMPT_POSITIONS = 4096
+"""Positions of prompts read at a time, counted over rows and streams. This bounds a pass's memory besides keys and
+values; fewer at a time are slower."""
 
 
 class Backbone(nn.Module, ABC):
@@ -46,6 +52,11 @@ class Backbone(nn.Module, ABC):
     """Epsilon of the norms of such heads."""
 
     @property
+    def device(self) -> torch.device:
+        """The device of the weights, where inputs must be."""
+        return next(self.parameters()).device
+
+    @property
     def state_width(self) -> int:
         """Width E of `Hidden.state`. If it is more than D, heads read the first D features."""
         return self.width
@@ -63,6 +74,15 @@ class Backbone(nn.Module, ABC):
     def extend(self, tokens: Tensor, cache: Any, counts: np.ndarray | None = None) -> Hidden:
         """Reads `tokens` (B, n) after those in the cache, the first `counts[b]` of row b; None: all. `Hidden` at unread
         tokens is meaningless. Raises `ValueError` if a row exceeds the context."""
+
+    def readouts(self, batch: Batch) -> Tensor:
+        """`Hidden.readout` of `encode`, (B, T, D), for callers that do not need the state, which may save work."""
+        return self.encode(batch).readout
+
+    def read_prompt(self, tokens: Tensor, cache: Any, counts: np.ndarray | None = None) -> Hidden:
+        """Reads `tokens` (B, T) into the cache, the first `counts[b]` >= 1 of row b; None: all. Returns `Hidden` of
+        each row's last position only, (B, 1, ...), which may save work."""
+        return read_in_parts(lambda part, new: self.extend(part, cache, new), tokens, counts)
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:
@@ -95,6 +115,18 @@ class BackboneFactory(Protocol):
         whether the vocabulary head is the embedding matrix."""
 
 
+def encode_backwards(encoder: Backbone, batch: Batch) -> Hidden:
+    """`Hidden` at each position after the tokens from the end of its document back to it, that position included."""
+    column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    length = batch.real.sum(1, keepdim=True)
+    mirror = torch.where(column < length, length - 1 - column, column)  # padding stays at the end
+    documents = None if batch.documents is None else batch.documents.gather(1, mirror)
+    # Padding stays in place. A reversed row does not continue the previous one.
+    mirrored = batch._replace(tokens=batch.tokens.gather(1, mirror), documents=documents, continuation=None)
+    hidden = encoder.encode(mirrored)
+    return Hidden(*(part.gather(1, mirror[:, :, None].expand_as(part)) for part in hidden))
+
+
 def check_context(cache: Cache, new: int, counts: np.ndarray | None, context: int) -> None:
     """Raises `ValueError` if a row exceeds the context by reading `new` tokens, or `counts[b]`."""
     _check_length(int((cache.lengths + (new if counts is None else counts)).max(initial=0)), context)
@@ -103,3 +135,37 @@ def check_context(cache: Cache, new: int, counts: np.ndarray | None, context: in
 def _check_length(longest: int, context: int) -> None:
     if longest > context:
         raise ValueError(f"a sequence of {longest} tokens does not fit the context of {context}")
+
+
+def prompt_parts(length: int, rows: int, streams: int = 1) -> list[slice]:
+    """The slices of prompt columns to read in turn."""
+    size = max(32, PROMPT_POSITIONS // max(1, streams * rows))
+    return [slice(first, min(first + size, length)) for first in range(0, length, size)]
+
+
+def read_in_parts(
+    extend: Callable[[Tensor, np.ndarray | None], Hidden],
+    tokens: Tensor,
+    counts: np.ndarray | None = None,
+    streams: int = 1,
+) -> Hidden:
+    """`Backbone.read_prompt` by `extend`, which reads further tokens (B, n), the first `counts[b]` of row b or all, as
+    `Backbone.extend` does."""
+    found: Hidden | None = None
+    for columns in prompt_parts(tokens.shape[1], len(tokens), streams):
+        part = tokens[:, columns]
+        if counts is None:
+            found = Hidden(*(each[:, -1:] for each in extend(part, None)))
+            continue
+        new = np.clip(counts - columns.start, 0, part.shape[1])
+        last = Hidden(*(last_columns(each, new) for each in extend(part, new)))
+        read = torch.from_numpy(new > 0).to(tokens.device)[:, None, None]
+        found = last if found is None else Hidden(*(torch.where(read, *pair) for pair in zip(last, found)))
+    assert found is not None
+    return found
+
+
+def last_columns(x: Tensor, counts: np.ndarray) -> Tensor:
+    """Column `counts[b] - 1` of each row b of `x` (B, n, ...), or the first if the count is 0: (B, 1, ...)."""
+    column = torch.from_numpy(np.maximum(counts, 1) - 1).to(x.device)
+    return x[torch.arange(len(column), device=column.device), column][:, None]

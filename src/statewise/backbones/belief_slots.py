@@ -19,23 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from statewise.backbones.base import Backbone
+from statewise.backbones.base import Backbone, last_columns
+from statewise.backbones.capabilities import AcrossRows, Carrying, Counted, Noted, check_kept
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.backbones.nn.belief_slots import Pooling, SlotUpdate, make_injection
+from statewise.backbones.nn.belief_slots import Lanes, Pooling, SlotUpdate, make_injection
 from statewise.backbones.nn.hooks import Hookable, HookPoint
-from statewise.backbones.nn.lanes import Lanes
 from statewise.backbones.nn.masks import Documents
 from statewise.backbones.nn.slot_cache import GroupedCache, SlotCache
-from statewise.backbones.powers import (
-    AcrossRows,
-    Carrying,
-    Counted,
-    Noted,
-    PromptReader,
-    ReadoutOnly,
-    check_kept,
-    last_columns,
-)
 from statewise.data_types import Batch, Continuation, Hidden
 from statewise.decoding.carried_state import MOST_PASSES, StateProtocol
 from statewise.runtime.bounds import bounded, unset
@@ -77,7 +67,7 @@ class BeliefSlotsConfig(GPTConfig):
         bounded(self, "rate", prefix="backbone.", above=0, below=1)
         bounded(self, "warmup", prefix="backbone.", at_least=0, at_most=MOST_PASSES)
         if self.update == "gated":
-            unset(self, "rate", "learned_rate", prefix="backbone.", reason="is of the update ema: omit it")
+            unset(self, "rate", "learned_rate", prefix="backbone.", reason="is for the update ema: omit it")
 
 
 class Held(NamedTuple):
@@ -94,7 +84,7 @@ class Held(NamedTuple):
         return documents == self.owner[:, None]
 
 
-class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnly, Hookable):
+class BeliefSlots(Carrying, AcrossRows, Counted, Noted, Hookable):
     """`readout` is the GPT's; `state` is the readout followed by the slots at the chunk's start, (1 + S) D wide.
 
     With packed documents, the state belongs to one document; each document starts with the learned initial state.
@@ -198,9 +188,10 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         ]
 
     def read_prompt(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None = None) -> Hidden:
-        """See `PromptReader`; each chunk of a prompt gets the protocol's warm-up passes."""
+        """See `Backbone.read_prompt`; each chunk of a prompt gets the protocol's warm-up passes."""
         counted = np.full(len(tokens), tokens.shape[1]) if counts is None else counts
-        return last_columns(self._extend(tokens, cache, counts, self.warmup), counted)
+        hidden = self._extend(tokens, cache, counts, self.warmup)
+        return Hidden(*(last_columns(each, counted) for each in hidden))
 
     def _walk(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunk by chunk the last hidden states (B, t, D), and the slots (B, 1 or t, S D) that they read."""
@@ -269,7 +260,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         )
 
     def _read(self, tokens: Tensor, cache: SlotCache, warmup: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """As `_walk`, for any number of tokens after those in the cache; chunks that start here get `warmup` passes
+        """Like `_walk`, for any number of tokens after those in the cache; chunks that start here get `warmup` passes
         first."""
         while tokens.shape[1]:
             if not cache.room:
@@ -410,7 +401,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         self.lanes.load(kept)
 
     def flops(self, length: int) -> float:
-        """See `Counted.flops`; of the update, only the linear maps."""
+        """See `Counted.flops`; counts only the linear maps of the update."""
         whole, rest = divmod(length, self.config.chunk)
         total = whole * self.gpt.flops(self.config.chunk) + (self.gpt.flops(rest) if rest else 0.0)
         injected = self.config.layers * self.slot_count * self.width**2

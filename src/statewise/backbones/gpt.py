@@ -11,17 +11,15 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.capabilities import Branch, Branching, Counted, Followed
 from statewise.backbones.nn.block import Block, BlockConfig, BlockContext
 from statewise.backbones.nn.cache import KeyValueCache
-from statewise.backbones.nn.embedding import TokenEmbedding
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.backbones.nn.initialisation import init_weights
+from statewise.backbones.nn.layers import Matrix, TokenEmbedding, make_norm
 from statewise.backbones.nn.masks import Documents, causal
-from statewise.backbones.nn.matrix import Matrix
-from statewise.backbones.nn.norm import make_norm
 from statewise.backbones.nn.rotary import rotary_angles
 from statewise.backbones.nn.streams import keys_in_reach
-from statewise.backbones.powers import Branch, Branching, Counted, Followed
 from statewise.data_types import Batch, Hidden
 
 
@@ -102,8 +100,8 @@ class GPT(Branching, Counted, Followed, Hookable):
     def enter_cached(
         self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None, by_row: bool = False
     ) -> tuple[Tensor, BlockContext]:
-        """The same for `tokens` (B, n) after those in the cache; starts its pass. `by_row`: looks up learned positions
-        for each row even if all rows have the same."""
+        """Like `enter`, for `tokens` (B, n) after those in the cache; starts its pass. `by_row`: looks up learned
+        positions for each row even if all rows have the same."""
         place, context = started_pass(cache, tokens.shape[1], counts, tokens.device)
         return self._placed(tokens, place, context, by_row)
 
@@ -205,12 +203,12 @@ def started_pass(
     cache: KeyValueCache, new: int, counts: np.ndarray | None, device: torch.device
 ) -> tuple[Tensor, BlockContext]:
     """Starts a pass of `new` columns (`PlaceStore.begin`). Returns their places, (new,) or (B, new), -1: none, and the
-    blocks' context but for the rotation."""
+    blocks' context without the rotation."""
     cache.begin(new, counts)
     keys = cache.key_places(device)
     place, mask = keys[..., keys.shape[-1] - new :], None
     if keys.dim() == 2:
         mask = keys_in_reach(place, keys)[:, None]
-    elif 1 < new < len(keys):  # here once, in place of once in every layer
+    elif 1 < new < len(keys):  # once here, instead of once in every layer
         mask = causal(new, len(keys), device)[None, None]
     return place, BlockContext(None, None, cache, mask)

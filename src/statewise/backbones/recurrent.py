@@ -18,12 +18,11 @@ from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.capabilities import Branch, Branching, Counted
 from statewise.backbones.nn.cache import SLACK, PlaceStore
-from statewise.backbones.nn.embedding import TokenEmbedding
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.initialisation import Init, check_init, draw_normal, init_weights
-from statewise.backbones.nn.matrix import Matrix
-from statewise.backbones.powers import Branch, Branching, Counted
+from statewise.backbones.nn.layers import Matrix, TokenEmbedding
 from statewise.data_types import Batch, Hidden
 from statewise.runtime.bounds import bounded
 
@@ -68,7 +67,7 @@ class Packing(NamedTuple):
 
     @classmethod
     def of(cls, first: np.ndarray, lengths: np.ndarray, width: int, device: torch.device) -> Packing:
-        """Of N >= 1 sequences of `lengths` >= 1 that begin at the places `first`, in rows of `width` tokens."""
+        """The packing of N >= 1 sequences of `lengths` >= 1, from the places `first` on, in rows of `width` tokens."""
         longest_first = np.argsort(-lengths, kind="stable")
         first, lengths = first[longest_first], lengths[longest_first]
         sizes = len(lengths) - np.cumsum(np.bincount(lengths))[:-1]
@@ -79,23 +78,23 @@ class Packing(NamedTuple):
 
     @classmethod
     def of_documents(cls, documents: Tensor) -> Packing:
-        """Of `documents` (B, T); padding counts as another document, whose states are never used."""
+        """The packing of `documents` (B, T); padding counts as another document, whose states are never used."""
         numbers = documents.cpu().numpy()
         first = np.flatnonzero(np.diff(numbers, axis=1, prepend=-1) != 0)
         return cls.of(first, np.diff(first, append=numbers.size), numbers.shape[1], documents.device)
 
     @classmethod
     def of_rows(cls, counts: np.ndarray, width: int, device: torch.device) -> Packing:
-        """Of the first `counts[b]` tokens of each row; some row must have one."""
+        """The packing of the first `counts[b]` tokens of each row; at least one row must have one."""
         some = np.flatnonzero(counts)
         return cls.of(some * width, counts[some], width, device)
 
     def pack(self, x: Tensor) -> PackedSequence:
-        """From (B, T, D)."""
+        """(B, T, D) -> the sequences, packed."""
         return PackedSequence(x.flatten(0, 1)[self.order], self.sizes)
 
     def unpack(self, packed: PackedSequence, shape: torch.Size) -> Tensor:
-        """To (B, T, D); zeros where there is no sequence."""
+        """The packed sequences -> (B, T, D); zeros elsewhere."""
         flat = packed.data.new_zeros(shape[0] * shape[1], packed.data.shape[1])
         return flat.index_copy(0, self.order, packed.data).view(*shape[:2], -1)
 
@@ -185,7 +184,7 @@ class Trunk(NamedTuple):
     below: tuple[Tensor, ...]
     """(B, T, D): embedded tokens, and the hidden states of the layers below, the lowest first."""
     packing: Packing | None
-    """Of the documents; None: one document per row."""
+    """The packing of the documents; None: one document per row."""
 
 
 class Recurrent(Branching, Counted, Hookable):

@@ -17,31 +17,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.base import Backbone, check_context, prompt_parts, read_in_parts
+from statewise.backbones.capabilities import Counted, Fetching, Limitable, Noted, Phased
 from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.nn.attention import attend
 from statewise.backbones.nn.block import FeedForward
-from statewise.backbones.nn.embedding import TokenEmbedding
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
 from statewise.backbones.nn.initialisation import init_weights
+from statewise.backbones.nn.layers import Matrix, TokenEmbedding, make_norm
 from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.matrix import Matrix
-from statewise.backbones.nn.norm import make_norm
 from statewise.backbones.nn.rotary import rotary_angles, split_heads
 from statewise.backbones.nn.stream_attention import attend_streams
 from statewise.backbones.nn.stream_cache import StreamCache
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach, may_read, on_device, own_columns, stream_mask
-from statewise.backbones.powers import (
-    Counted,
-    Fetching,
-    Followed,
-    Limitable,
-    Noted,
-    Phased,
-    PromptReader,
-    ReadoutOnly,
-    prompt_parts,
-    read_in_parts,
+from statewise.backbones.nn.streams import (
+    INPUT,
+    PREDICTION,
+    Pattern,
+    Reach,
+    may_read,
+    on_device,
+    own_columns,
+    stream_mask,
 )
 from statewise.data_types import Batch, Hidden
 from statewise.runtime.bounds import bounded
@@ -82,7 +78,7 @@ class TwoStreamConfig(GPTConfig):
     variant: Literal["standard", "sps", "double_memory", "delayed_state", "reverse_sps", "strict"] = "sps"
     """sps: keys of inputs are read without limit, those of predictions for `window` places; double_memory: both without
     limit; delayed_state: predictions without limit, inputs for `window`; reverse_sps: the same, but the head reads the
-    inputs; strict: as sps, but predictions are never read, not even by themselves; standard: only inputs."""
+    inputs; strict: like sps, but predictions are never read, not even by themselves; standard: only inputs."""
     window: int = 64
     """For how many later places the keys of the limited stream are read; 0: at their own place only."""
     prediction_start: Literal["predict", "own"] = "predict"
@@ -149,9 +145,8 @@ class StreamAttention(nn.Module):
         if read is None or context.mask is None:
             key, value = (torch.stack([pair[which] for _, pair in sorted(keys.items())], dim=2) for which in (0, 1))
             dropout = self.dropout if self.training else 0.0
-            found = attend_streams(
-                query, key, value, streams=asking, reach=context.reach, documents=context.documents, dropout=dropout
-            )
+            pattern = Pattern(asking, context.reach, context.documents)
+            found = attend_streams(query, key, value, pattern, dropout=dropout)
         else:
             mask = context.mask
             if asking != context.streams:  # in the last block
@@ -224,7 +219,7 @@ class StreamBlock(nn.Module):
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptReader, ReadoutOnly, Hookable):
+class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
     """`state` is the stream that is read without limit, `readout` the one that predicts; for `double_memory`, which
     reads both without limit, the state is the input stream."""
 
@@ -297,7 +292,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         return self._hidden(self._encode(batch, asking), asking)
 
     def readouts(self, batch: Batch) -> Tensor:
-        """See `ReadoutOnly`: the last block computes queries and the feed-forward part for the predicting stream
+        """See `Backbone.readouts`: the last block computes queries and the feed-forward part for the predicting stream
         only."""
         return self._encode(batch, (self._now()[0].readout,))[:, 0]
 
@@ -312,8 +307,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         return Hidden(state=x[:, asking.index(variant.state)], readout=x[:, asking.index(variant.readout)])
 
     def read_prompt(self, tokens: Tensor, cache: StreamCache, counts: np.ndarray | None = None) -> Hidden:
-        """See `PromptReader`. If inputs never read predictions, reads prompts of one length as inputs only, with a
-        prediction at their last place."""
+        """See `Backbone.read_prompt`. If inputs never read predictions, reads prompts of one length as inputs only,
+        with a prediction at their last place."""
         variant, reach = self._now()
         predictions_read = reach.inputs is not None or reach.predictions is None or reach.predictions > 0
         if predictions_read or len(variant.streams) == 1 or counts is not None:
@@ -340,7 +335,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
     def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
         x, context = self._entered(batch)
         if PREDICTION not in context.streams:
-            raise ValueError("there is no prediction stream, as the model stands")
+            raise ValueError("there is no prediction stream: the streams have not separated yet")
         B, _, T, _ = x.shape
         keys = 1 if context.reach.predictions == -1 else 2
         numbers = None if context.documents is None else context.documents.numbers
@@ -376,7 +371,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         *,
         whole: bool = False,
     ) -> Tensor:
-        """As `_encode`, for `streams` of tokens after those in the cache."""
+        """Like `_encode`, for `streams` of tokens after those in the cache."""
         reach = self._now()[1]
         check_context(cache, tokens.shape[1], counts, self.context)
         empty = counts is None and not cache.lengths.any()

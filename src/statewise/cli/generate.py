@@ -118,11 +118,10 @@ def run(words: list[str]) -> int:
     if carried:
         if options.goal is not None:
             raise ValueError("a goal and a carried state do not go together: omit either")
-        from statewise.decoding import kept_state
-        from statewise.decoding.continuing import continue_generation
+        from statewise.decoding.continuing import continue_generation, read_state
 
         if options.state is not None and not options.prompt:  # read now, since --save-state may replace the file
-            kept = kept_state.read(Path(options.state), model.fingerprint())
+            kept = read_state(Path(options.state), model.fingerprint())
             before = kept["pending"].tolist() if "pending" in kept else before
         with shown_progress(), model.asking() as predictor:
             completion = continue_generation(

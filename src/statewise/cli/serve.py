@@ -146,14 +146,14 @@ def run(words: list[str]) -> int:
 
 
 def check_drafts(models: Sequence[Served], settings: Settings) -> None:
-    """Names the models that cannot draft although --draft asks for it. Raises `ValueError` if no model can."""
-    from statewise.decoding.predictor import drafter
+    """Says which models decode without drafts although these are wanted. Raises `ValueError` if all do."""
+    from statewise.decoding.predictor import Drafter, require
     from statewise.deploy.serving.drafting import may_draft
 
     without = [one for one in models if settings.draft != 0 and not may_draft(one.predictor, settings.drafter)]
     if without and len(without) == len(models):
         with models[0].model.asking() as predictor:
-            drafter(predictor)
+            require(predictor, Drafter)
     for one in without:
         say(f"{one.name} cannot draft and decodes without; --drafter prompt_lookup drafts for any model", flush=True)
 

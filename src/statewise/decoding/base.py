@@ -110,8 +110,8 @@ class Step(NamedTuple):
     tokens: np.ndarray
     """(B, m) int64 new tokens of each row in order, including `Request.closing`, padded with -1."""
     log_probabilities: np.ndarray
-    """(B, m) their log-probabilities (natural log) under the model; 0 on padding. Of a search only their sum is known:
-    it stands in the first place, also if the completion is empty."""
+    """(B, m) their log-probabilities (natural log) under the model; 0 on padding. A search knows only their sum, which
+    stands in the first place, also if the completion is empty."""
     drafted: np.ndarray
     """(B,) the number of them that were drafted and accepted."""
     offered: np.ndarray | None = None
@@ -135,9 +135,8 @@ class Decoder(ABC):
 
     @abstractmethod
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
-        """Yields the completions step by step. Raises `ValueError` if a prompt leaves no room in the context, if the
-        predictor lacks a power that this decoder needs, or if there is a goal and the predictor cannot condition on
-        one."""
+        """Yields the completions step by step. Raises `ValueError` if a prompt leaves no room in the context, or if the
+        predictor lacks a capability that this decoder, or a goal, needs."""
 
     def decode(self, predictor: Predictor, request: Request) -> list[Completion]:
         """A completion for each prompt; raises as `steps`."""

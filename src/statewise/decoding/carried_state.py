@@ -18,8 +18,9 @@ MOST_PASSES = 100
 PROTOCOLS: tuple[StateProtocol, ...] = get_args(StateProtocol)
 
 
-class Asked(NamedTuple):
-    """A protocol and its number of passes over a chunk before the one that counts; 0 except for `same-chunk`."""
+class StateReading(NamedTuple):
+    """How chunks are read: a protocol, and its number of passes over a chunk before the one that counts, which is 0
+    except for `same-chunk`."""
 
     protocol: StateProtocol
     passes: int
@@ -30,7 +31,7 @@ class Asked(NamedTuple):
         return f"{self.protocol}, {self.passes} pass{'es' * (self.passes > 1)}" if self.passes else self.protocol
 
 
-def ask(protocol: StateProtocol, warmup: int | None = None) -> Asked:
+def state_reading(protocol: StateProtocol, warmup: int | None = None) -> StateReading:
     """A protocol with its passes; `warmup` is for `same-chunk` only, where the default is 1.
 
     Raises `ValueError` for an unknown protocol, and for `warmup` with another protocol.
@@ -41,14 +42,15 @@ def ask(protocol: StateProtocol, warmup: int | None = None) -> Asked:
         raise ValueError("a warm-up reads the chunk itself: use the protocol same-chunk")
     if warmup is not None and not 1 <= warmup <= MOST_PASSES:
         raise ValueError(f"the warm-up must be 1 to {MOST_PASSES:,} passes, not {short(warmup)}")
-    return Asked(protocol, (1 if warmup is None else warmup) if protocol == "same-chunk" else 0)
+    return StateReading(protocol, (1 if warmup is None else warmup) if protocol == "same-chunk" else 0)
 
 
-def ask_each(chosen: str | None, warmup: int | None) -> list[Asked]:
-    """The protocol `chosen`, or every protocol for `all` and None; `warmup` is for `same-chunk`. Raises as `ask`."""
+def state_readings(chosen: str | None, warmup: int | None) -> list[StateReading]:
+    """A reading under the protocol `chosen`, or under every protocol for `all` and None; `warmup` is for `same-chunk`.
+    Raises as `state_reading`."""
     if chosen not in (None, "all"):
-        return [ask(chosen, warmup)]  # type: ignore[arg-type]
-    return [ask(protocol, warmup if protocol == "same-chunk" else None) for protocol in PROTOCOLS]
+        return [state_reading(chosen, warmup)]  # type: ignore[arg-type]
+    return [state_reading(protocol, warmup if protocol == "same-chunk" else None) for protocol in PROTOCOLS]
 
 
 def seeing_targets(labels: Iterable[str]) -> list[str]:

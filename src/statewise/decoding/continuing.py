@@ -1,9 +1,11 @@
-"""Generation that continues from a kept state, and keeps its final state."""
+"""Generation that continues from a kept state, and keeps its final state in a file: tensors, and the fingerprint of the
+model's weights."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.data_types import Batch, Completion, Hidden
-from statewise.decoding import kept_state
 from statewise.decoding.base import Decoder, Request
-from statewise.decoding.predictor import Drafter, Predictor, carrier, drafter
+from statewise.decoding.predictor import Carrier, Drafter, Kind, Predictor, require
+from statewise.runtime.durable import write_atomically
+from statewise.runtime.overwriting import claimed_file
 from statewise.tasks.base import Task
+
+KIND = "statewise-state-1"
+"""The kind of the files of kept states, in their metadata."""
 
 
 def continue_generation(
@@ -45,9 +51,9 @@ def continue_generation(
     if warmup and state is not None:
         raise ValueError("a warm-up passes over the prompt of a new sequence: it cannot follow a kept state")
     if save_state is not None:
-        with kept_state.claimed(Path(save_state), overwrite) as scratch:
+        with claimed_state_file(Path(save_state), overwrite) as scratch:
             completion, after = _continued(predictor, task, prompt, decoder, limit, fingerprint, state, warmup)
-            kept_state.write(scratch, after, fingerprint)
+            write_state(scratch, after, fingerprint)
         return completion
     return _continued(predictor, task, prompt, decoder, limit, fingerprint, state, warmup)[0]
 
@@ -63,15 +69,14 @@ def _continued(
     warmup: int,
 ) -> tuple[Completion, dict[str, Tensor]]:
     """The completion, and the state after it."""
-    asked = carrier(predictor).under("carried", warmup)
-    kind = DraftingContinued if isinstance(asked, Drafter) else Continued
+    asked = require(predictor, Carrier).under("carried", warmup)
     tokens = task.encode(prompt)
     if state is None:
-        continued = kind(asked, None)
+        continued = Continued(asked, None)
     else:
-        kept = kept_state.read(Path(state), fingerprint)
+        kept = read_state(Path(state), fingerprint)
         try:
-            continued = kind(asked, kept)
+            continued = Continued(asked, kept)
         except ValueError as error:
             raise ValueError(f"{state}: {error}") from None
         if task.end is not None and int(kept["pending"][-1]) == task.end:
@@ -90,7 +95,7 @@ class Continued(Predictor):
     def __init__(self, predictor: Predictor, kept: Mapping[str, Tensor] | None) -> None:
         """`kept`: the result of `state`; None: a new sequence. Raises `ValueError` for a predictor without a carried
         state, and for a kept state that does not match it."""
-        self.predictor, self.carrier, self.kept = predictor, carrier(predictor), kept
+        self.predictor, self.carrier, self.kept = predictor, require(predictor, Carrier), kept
         self.vocabulary, self.context = predictor.vocabulary, sys.maxsize
         self._cursor: Any = None
         self._read = 0
@@ -150,6 +155,10 @@ class Continued(Predictor):
     def logits(self, batch: Batch) -> Tensor:
         return self.predictor.logits(batch)
 
+    @override
+    def capability(self, kind: type[Kind]) -> Kind | None:
+        return self.predictor.capability(kind) if kind is Drafter else super().capability(kind)
+
     def _resumed(self, kept: Mapping[str, Tensor]) -> Any:
         return self.carrier.resume({name: tensor for name, tensor in kept.items() if name != "pending"})
 
@@ -160,9 +169,40 @@ class Continued(Predictor):
         return {**self.carrier.keep(self._cursor), "pending": pending}
 
 
-class DraftingContinued(Continued, Drafter):
-    """A `Continued` of a predictor that can draft."""
+def claimed_state_file(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
+    """A claim on `path` (`statewise.runtime.overwriting`), and the place for the state that it is to become. Raises
+    `FileExistsError` if `path` exists, unless it is a file and `overwrite` is set, and `ValueError` if its folder does
+    not exist. Begin it before generating."""
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}")
+    return claimed_file(path, overwrite, "--save-state")
 
-    @override
-    def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:
-        return drafter(self.predictor).guesses(cursor, token, among)
+
+def write_state(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:
+    """Writes the result of `Continued.state` with the fingerprint of the model's weights."""
+    from safetensors.torch import save
+
+    content = save(
+        {name: tensor.contiguous().cpu() for name, tensor in kept.items()},
+        metadata={"kind": KIND, "fingerprint": fingerprint},
+    )
+    write_atomically(path, content)
+
+
+def read_state(path: Path, fingerprint: str) -> dict[str, Tensor]:
+    """Reads a kept state. Raises `ValueError` if the file is not one, or belongs to other weights."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file; --save-state writes one")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            kept = {name: file.get_tensor(name) for name in file.offset_keys()}
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a kept state, or a damaged one: {error}") from None
+    if metadata.get("kind") != KIND:
+        raise ValueError(f"{path}: not a kept state: --save-state writes one")
+    if metadata.get("fingerprint") != fingerprint:
+        raise ValueError(f"{path}: was kept by another run or checkpoint: a state is meaningless to other weights")
+    return kept

@@ -35,8 +35,8 @@ class DraftLength(ABC):
     def record(  # noqa: B027 -- a fixed length needs none
         self, asked: int, most: Sequence[int], accepted: Sequence[int], seconds: float
     ) -> None:
-        """Told of each cycle: the length asked for, how much of it the limit of each of the B rows allowed, the tokens
-        accepted in each row, and the time it took."""
+        """Records a cycle: the length that was `asked` for, how much of it the limit of each of the B rows allowed, the
+        tokens accepted in each row, and the time that it took."""
 
 
 class FixedLength(DraftLength):
@@ -53,7 +53,7 @@ class FixedLength(DraftLength):
 class MeasuredLength(DraftLength):
     """The length of `LENGTHS` with the most tokens per second, by the shares accepted at each place and the median time
     of a cycle. The first cycles try 0 and 3, and any other length is tried when it promises more than all that are
-    known: times of untried lengths are taken to lie on a line with those of the nearest tried ones. Later cycles try a
+    known: times of untried lengths are interpolated linearly from those of the nearest tried ones. Later cycles try a
     neighbour of the best length now and then, since text and batch change."""
 
     def __init__(self, longest: int) -> None:

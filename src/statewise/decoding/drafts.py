@@ -46,10 +46,10 @@ class DraftSource(ABC):
         cursor's row b has read. `rows`: the numbers of the rows in the request."""
 
     def follow(self, row: int, tokens: list[int]) -> None:  # noqa: B027 -- a model follows by its cursor
-        """Told of all tokens of a row in order: of the prompt, and then of each step."""
+        """Receives all tokens of a row in order: those of the prompt, then those of each step."""
 
     def learn(self, log_probabilities: Tensor) -> None:  # noqa: B027 -- only a short list of tokens changes
-        """Told of the model's distributions at the places of each row in every cycle, (B, n, V)."""
+        """Receives the model's log-probabilities (B, n, V) at the places of each row in every cycle."""
 
 
 class ModelDrafts(DraftSource):
@@ -91,7 +91,7 @@ class ModelDrafts(DraftSource):
         return Draft(torch.stack([pending.to(device), *tokens]).T.contiguous(), counts)
 
     def learn(self, log_probabilities: Tensor) -> None:
-        """See `DraftSource.learn`; a place of each row will do."""
+        """See `DraftSource.learn`; one place of each row is enough."""
         if self.frequent is not None:
             self.frequent.record(log_probabilities[:, 0])
 
@@ -130,8 +130,8 @@ class FrequentTokens:
 
 
 class PromptLookup(DraftSource):
-    """What followed the last time that a row's last tokens occurred in it (Saxena 2023): of the longest run of at most
-    `longest` tokens that occurred before, the latest occurrence."""
+    """What followed the last time that a row's last tokens occurred in it (Saxena 2023): the latest occurrence of the
+    longest run, of at most `longest` tokens, that occurred before."""
 
     def __init__(self, rows: int, longest: int) -> None:
         self.longest = longest

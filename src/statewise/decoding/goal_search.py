@@ -20,7 +20,7 @@ from statewise.data_types import Completion
 from statewise.decoding.base import Request, Search
 from statewise.decoding.beam import Beam, BeamConfig
 from statewise.decoding.continuations import Continuations, choices, highest
-from statewise.decoding.predictor import GoalScorer, Predictor, goal_scorer
+from statewise.decoding.predictor import GoalScorer, Predictor, require
 from statewise.runtime.bounds import bounded, unset
 from statewise.runtime.progress import announced
 
@@ -70,7 +70,7 @@ class RollOut:
 
     tokens: list[int]
     log_probs: list[float]
-    """Of each token."""
+    """Log-probability of each token."""
     alternatives: list[tuple[float, int, int]]
     """(nats below the chosen token, step, token) of other tokens, best first."""
 
@@ -96,7 +96,7 @@ class GoalSearch(Search):
         self.config = config
 
     def check_backwards(self, prompted: bool) -> None:
-        """Refuses options of another ranking than that by the prompt, or without one by the first tokens."""
+        """Refuses options for another ranking than by the prompt or, without a prompt, by the first tokens."""
         what = "the likelihood of the prompt" if prompted else "that of their first tokens under the next-token head"
         why = f"has no use: backwards, candidates are ranked by {what}: omit"
         if self.config.score is not None and not (prompted and self.config.score == "goal"):
@@ -111,17 +111,19 @@ class GoalSearch(Search):
         or if the score needs a goal or cannot use one."""
         request.limits(predictor.context)  # raise first for a prompt without room
         (prompt,), goal = request.prompts, request.goal
-        scorer = goal_scorer(predictor)
+        scorer = require(predictor, GoalScorer)
         if self.config.score == "goal" and goal is None:
             raise ValueError(
-                "score goal needs a goal, as `statewise generate --goal` gives: else score by previous or next"
+                "score goal needs a goal (statewise generate --goal): without one, score by previous or next"
             )
         if self.config.score in ("previous", "next") and goal is not None:
             raise ValueError(f"score {self.config.score} is for a search without a goal: omit --score or --goal")
         if goal is not None:
             unset(self.config, "scored_tokens", reason="is for a search without a goal: omit it, or the goal")
         if goal is None and self.config.score != "next" and not scorer.predicts_previous:
-            raise ValueError("this model was trained without previous tokens, which are to score: add --score next")
+            raise ValueError(
+                "this model was trained without previous tokens, so it cannot score by them: add --score next"
+            )
         if self.config.candidates_from == "beam":
             beam = Beam(BeamConfig(self.config.rollouts))
             found = beam.search(predictor, request)
@@ -196,9 +198,9 @@ def ranked(found: Sequence[Completion], scores: Sequence[float], tie: float) -> 
     """The completions with their scores, best first.
 
     Scores at most `tie` nats below the best count as equal to it, then those at most `tie` below the best of the rest,
-    and so on. Of equal ones the most probable completion comes first, then the one found first. The scores alone cannot
-    decide: where the goal follows whatever comes before it, as if the prompt names it, all candidates have scores near
-    0, and their order is noise.
+    and so on. Among equal ones the most probable completion comes first, then the one found first. The scores alone
+    cannot decide: if the goal follows any completion, as when the prompt names it, all candidates have scores near 0,
+    and their order is noise.
     """
     order = np.argsort([-score for score in scores], kind="stable").tolist()
     leader, leaders = order[0], {}

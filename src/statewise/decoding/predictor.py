@@ -1,13 +1,13 @@
-"""The inference interface of trained models: the predictor, and the optional powers of some models.
+"""The inference interface of trained models: the predictor, and what only some models can do, a type each.
 
-Each optional power is a type, so that a decoder can declare which models it needs.
+`require(predictor, Drafter)` gives a decoder what it needs, or raises the error for models that cannot do that.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
     from statewise.data_types import Batch, Hidden
     from statewise.decoding.carried_state import StateProtocol
+
+
+class Capability(ABC):
+    """What some predictors can do and others cannot."""
+
+    needed: ClassVar[str]
+    """The message where a predictor lacks it: what needs which kind of model."""
+
+
+Kind = TypeVar("Kind", bound=Capability)
 
 
 class Predictor(ABC):
@@ -69,9 +79,23 @@ class Predictor(ABC):
     def logits(self, batch: Batch) -> Tensor:
         """(B, T, V): the teacher-forced logits of the next token after every position."""
 
+    def capability(self, kind: type[Kind]) -> Kind | None:
+        """The object with the methods of `kind`, for this predictor and its cursors; None: the model cannot do that."""
+        return self if isinstance(self, kind) else None
 
-class Drafter(ABC):
+
+def require(predictor: Predictor, kind: type[Kind]) -> Kind:
+    """`Predictor.capability`. Raises `LacksPower`, a `ValueError`, if the model cannot do that."""
+    found = predictor.capability(kind)
+    if found is None:
+        raise LacksPower(kind.needed, kind)
+    return found
+
+
+class Drafter(Capability):
     """A predictor that can guess several tokens ahead without running its backbone."""
+
+    needed = "drafts need a model that can guess several tokens ahead (with --drafter prompt_lookup, any model)"
 
     @abstractmethod
     def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:
@@ -81,17 +105,10 @@ class Drafter(ABC):
         may be less precise than those of `extend`."""
 
 
-def drafter(predictor: Predictor) -> Drafter:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, Drafter):
-        raise LacksPower(
-            "drafts need a model that can guess several tokens ahead (with --drafter prompt_lookup, any model)", Drafter
-        )
-    return predictor
-
-
-class FutureReader(ABC):
+class FutureReader(Capability):
     """A predictor that can predict the whole future from a belief state alone, without rereading the past."""
+
+    needed = "decoding the future from a state alone needs a model trained for it"
 
     @abstractmethod
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -103,15 +120,10 @@ class FutureReader(ABC):
         prefixes before them."""
 
 
-def future_reader(predictor: Predictor) -> FutureReader:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, FutureReader):
-        raise LacksPower("decoding the future from a state alone needs a model trained for it", FutureReader)
-    return predictor
-
-
-class StateDynamics(ABC):
+class StateDynamics(Capability):
     """A predictor whose model has learned how a token changes the state."""
+
+    needed = "rolling states along tokens needs a model with latent dynamics"
 
     @abstractmethod
     def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -121,13 +133,6 @@ class StateDynamics(ABC):
     def read_states(self, states: Tensor) -> Tensor:
         """(M, V): logits of the next token, read off states (M, E) that `advance` returned. What the model itself
         predicts is `Predictor.logits`."""
-
-
-def state_dynamics(predictor: Predictor) -> StateDynamics:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, StateDynamics):
-        raise LacksPower("rolling states along tokens needs a model with latent dynamics", StateDynamics)
-    return predictor
 
 
 class Traced(NamedTuple):
@@ -140,8 +145,10 @@ class Traced(NamedTuple):
     norm over d of (gradient at the output) * weight is that of the gradient of the parameters as used there."""
 
 
-class Traceable(ABC):
+class Traceable(Capability):
     """A predictor that can attribute a loss's gradient to single uses of its parameters."""
+
+    needed = "gradient-ratio needs a model whose every use of parameters can be traced"
 
     @property
     @abstractmethod
@@ -155,8 +162,10 @@ class Traceable(ABC):
         only uses at places from `source` on are recorded. The vocabulary head does not count as a use."""
 
 
-class Fetcher(Predictor):
+class Fetcher(Capability):
     """A predictor whose predictions attend to the inputs of their own positions."""
+
+    needed = "fetch needs a model whose predictions attend to their own inputs"
 
     @property
     @abstractmethod
@@ -169,8 +178,10 @@ class Fetcher(Predictor):
         (B, T): how many keys the prediction reads. Without meaning on padding."""
 
 
-class StateLimiter(ABC):
+class StateLimiter(Capability):
     """A predictor whose memory can be limited."""
+
+    needed = "restricted-state needs a model whose kept state can be limited"
 
     @abstractmethod
     def limited(self, places: int) -> Predictor:
@@ -178,11 +189,13 @@ class StateLimiter(ABC):
         window."""
 
 
-class Carrier(ABC):
+class Carrier(Capability):
     """A predictor whose model carries a state from chunk to chunk.
 
     `Hidden.state` has D features, followed by the slots that the position read, `slot_count` times D.
     """
+
+    needed = "a carried state needs a model that carries one from chunk to chunk"
 
     chunk: int
     """Tokens per chunk."""
@@ -207,15 +220,10 @@ class Carrier(ABC):
         """A cursor restored from a kept one. Raises `ValueError` if that belongs to a model of another shape."""
 
 
-def carrier(predictor: Predictor) -> Carrier:
-    """The predictor, if it is a `Carrier`. Raises `ValueError` if not."""
-    if not isinstance(predictor, Carrier):
-        raise LacksPower("a carried state needs a model that carries one from chunk to chunk", Carrier)
-    return predictor
-
-
-class GoalScorer(ABC):
+class GoalScorer(Capability):
     """A predictor that can condition on a goal, and score how likely a sequence reaches it."""
+
+    needed = "a goal needs a model that can condition on it and score it"
 
     predicts_previous: bool = True
     """Whether `score_ending` supports the previous-token head."""
@@ -242,15 +250,6 @@ class GoalScorer(ABC):
         and those after it by the previous-token head (BST, equation 8) or by the next-token head."""
 
 
-def goal_scorer(predictor: Predictor) -> GoalScorer:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, GoalScorer):
-        raise LacksPower(
-            "a goal, as goal_search has one, needs a model that can condition on it and score it", GoalScorer
-        )
-    return predictor
-
-
 def start_conditioned(
     predictor: Predictor,
     prompts: Tensor,
@@ -263,7 +262,7 @@ def start_conditioned(
     condition on goals."""
     if goal is None:
         return predictor.start(prompts, counts)
-    scorer = goal_scorer(predictor)
+    scorer = require(predictor, GoalScorer)
     if may_close:
         return scorer.start_with_goal(prompts, goal, counts, may_close=True)
     return scorer.start_with_goal(prompts, goal, counts)
@@ -271,7 +270,7 @@ def start_conditioned(
 
 def closing_symbol(predictor: Predictor) -> int:
     """`GoalScorer.closing`. Raises `ValueError` if the predictor has none."""
-    closing = goal_scorer(predictor).closing
+    closing = require(predictor, GoalScorer).closing
     if closing is None:
         raise ValueError(
             "this model has no closing symbol, so completions before a goal have a fixed length: train belief_state "
@@ -280,8 +279,10 @@ def closing_symbol(predictor: Predictor) -> int:
     return closing
 
 
-class Reversible(ABC):
+class Reversible(Capability):
     """A predictor whose model also predicts previous tokens."""
+
+    needed = "decoding backwards needs a model that predicts previous tokens"
 
     @abstractmethod
     def backwards(self) -> Predictor:
@@ -289,23 +290,11 @@ class Reversible(ABC):
         which may be empty, and its goal a prefix."""
 
 
-def reversible(predictor: Predictor) -> Reversible:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, Reversible):
-        raise LacksPower("decoding backwards needs a model that predicts previous tokens", Reversible)
-    return predictor
-
-
-class SuffixEncoder(ABC):
+class SuffixEncoder(Capability):
     """A predictor that also has belief states of suffixes, read from the end backwards."""
+
+    needed = "beliefs of suffixes need a model that reads backwards as well"
 
     @abstractmethod
     def suffix_states(self, batch: Batch) -> Tensor:
         """(B, T, D): belief state of the suffix that starts at each position; meaningless on padding."""
-
-
-def suffix_encoder(predictor: Predictor) -> SuffixEncoder:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, SuffixEncoder):
-        raise LacksPower("beliefs of suffixes need a model that reads backwards as well", SuffixEncoder)
-    return predictor

@@ -12,7 +12,7 @@ import numpy as np
 
 from statewise.data_types import Completion
 from statewise.decoding.base import Decoder, Request, Search
-from statewise.decoding.predictor import Predictor, goal_scorer, reversible
+from statewise.decoding.predictor import GoalScorer, Predictor, Reversible, require
 
 
 class Reverse(Search):
@@ -33,7 +33,7 @@ class Reverse(Search):
 
         Completions have exactly `limit` tokens, unless the request has a closing symbol, or the model has one and there
         is no goal. Raises `ValueError` if the predictor is not `Reversible`, if prompt and goal leave no room, if
-        without a goal there is none but for the end token, if a beginning should have free length, or for options of
+        without a goal there is room for the end token only, if a beginning should have free length, or for options of
         the decoder that have no use backwards.
         """
         (prompt,) = request.prompts
@@ -42,12 +42,12 @@ class Reverse(Search):
         if beginning and request.closing is not None:
             raise ValueError("without a prompt, decoding backwards has no end: give --limit in place of --free-length")
         (limit,) = request.limits(predictor.context).tolist()  # its messages name prompt and goal as given
-        backwards = reversible(predictor).backwards()
+        backwards = require(predictor, Reversible).backwards()
         last = np.array([] if request.end is None or request.exact else [request.end], np.int64)
         closing = request.closing
         if request.goal is None:
             known, kept = last, last
-            closing = None if request.exact else goal_scorer(backwards).closing
+            closing = None if request.exact else require(backwards, GoalScorer).closing
         else:
             known, kept = request.goal, last[:0]
         if limit == len(kept):

@@ -20,7 +20,7 @@ from statewise.runtime.bounds import bounded
 from statewise.runtime.progress import announced
 
 LEAST_TEMPERATURE = 1e-100
-"""By which any logit can be divided in float64."""
+"""Lowest temperature: any logit can be divided by it in float64."""
 
 
 class StepByStep(Decoder):

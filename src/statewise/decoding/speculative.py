@@ -22,7 +22,7 @@ from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.drafts import Draft, DraftSource, FrequentTokens, ModelDrafts, PromptLookup
 from statewise.decoding.noise import NoiseAhead
-from statewise.decoding.predictor import Predictor, drafter, start_conditioned
+from statewise.decoding.predictor import Drafter, Predictor, require, start_conditioned
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
 from statewise.runtime.bounds import bounded, unset
 
@@ -64,7 +64,7 @@ class SpeculativeConfig(SampleConfig):
 
     @property
     def sampling(self) -> SampleConfig:
-        """The fields of `sample`; of temperature 1 if this is greedy. Raises `ValueError` for wrong values."""
+        """The fields of `sample`, with temperature 1 if this is greedy. Raises `ValueError` for wrong values."""
         return SampleConfig(self.temperature or 1.0, self.top_k, self.top_p, self.floor, self.seed)
 
 
@@ -100,7 +100,7 @@ class Speculative(Decoder):
             predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
         )
         B, V = first.shape
-        # Lists: of few rows NumPy's operations cost more than the numbers.
+        # Lists: with few rows, NumPy's operations cost more than they save.
         rows, left = list(range(B)), limits.tolist()  # in the batch, and how many tokens each may still be given
         most, stop = (lengths + limits).tolist(), request.stop
         learn = None if self.config.draft_vocabulary is None else source.learn
@@ -141,7 +141,7 @@ class Speculative(Decoder):
 
     def _source(self, predictor: Predictor, request: Request) -> DraftSource:
         if self.config.drafter == "model":
-            return ModelDrafts(drafter(predictor), self.config.confidence, self._tokens(predictor))
+            return ModelDrafts(require(predictor, Drafter), self.config.confidence, self._tokens(predictor))
         source = PromptLookup(len(request.prompts), self.config.ngram)
         for row, prompt in enumerate(request.prompts):
             source.follow(row, prompt.tolist())
@@ -176,14 +176,14 @@ class Gain(NamedTuple):
     ended: bool
 
     def counts(self, drafted: int) -> tuple[int, int]:
-        """Of so many drafted tokens, those that were accepted and added, and those that were up for acceptance, which
-        drafts behind an accepted end token are not."""
+        """The numbers of tokens, of `drafted` ones, that were accepted and added, and that could have been: drafts
+        behind an accepted end token could not."""
         return (self.new, self.new) if self.accepted >= self.new else (self.accepted, drafted)
 
 
 def gain(chosen: list[int], drafted: list[int], left: int, stop: int | None) -> Gain:
-    """From the tokens `chosen` by plain decoding at each place, at least one more than `drafted` ones, how many tokens
-    the row may still be given, at least that many, and the token that ends it."""
+    """The gain of a row: `chosen` are the tokens of plain decoding at each place, at least one more than the `drafted`
+    ones; `left`, at least as many as drafted, how many tokens the row may still get; `stop` the token that ends it."""
     accepted = 0
     while accepted < len(drafted) and drafted[accepted] == chosen[accepted]:
         accepted += 1
@@ -218,7 +218,7 @@ class Choices:
 
     def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
-        log-probabilities, (B, n). `learn` is told all log-probabilities (`DraftSource.learn`), -inf for a
+        log-probabilities, (B, n). `learn` receives all log-probabilities (`DraftSource.learn`), -inf for a
         token that must not be generated."""
         B, n, V = logits.shape
         flat = logits.reshape(B * n, V)

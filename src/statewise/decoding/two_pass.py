@@ -15,7 +15,7 @@ import torch
 from statewise.data_types import Batch
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.drafts import ModelDrafts
-from statewise.decoding.predictor import Predictor, drafter
+from statewise.decoding.predictor import Drafter, Predictor, require
 from statewise.decoding.speculative import Choices, Speculative, SpeculativeConfig, gain
 from statewise.runtime.bounds import unset
 
@@ -43,7 +43,7 @@ class TwoPass(Decoder):
             raise ValueError("decoding without a cache takes one prompt and no goal")
         limit = int(request.limits(predictor.context)[0])
         read = np.asarray(request.prompts[0], np.int64)
-        source = ModelDrafts(drafter(predictor)) if self.draft else None
+        source = ModelDrafts(require(predictor, Drafter)) if self.draft else None
         choices, made = Choices(self.plain, request, predictor.vocabulary), 0
         while True:
             cursor, first = predictor.start(torch.from_numpy(read)[None])

@@ -7,19 +7,19 @@ from collections import Counter
 import torch
 
 from statewise.data_types import Evaluation, Examples, LacksPower
-from statewise.decoding.carried_state import Asked
-from statewise.decoding.predictor import Predictor, carrier
+from statewise.decoding.carried_state import StateReading
+from statewise.decoding.predictor import Carrier, Predictor, require
 from statewise.evaluation.scoring import per_token, per_unit, score
 from statewise.tasks.base import Task, WholeTexts
 
 
-def evaluate_whole_texts(task: Task, predictor: Predictor, asked: Asked) -> Evaluation:
-    """Reads each held-out document from beginning to end, chunk by chunk, under the protocol `asked`: `loss`,
+def evaluate_whole_texts(task: Task, predictor: Predictor, reading: StateReading) -> Evaluation:
+    """Reads each held-out document from beginning to end, chunk by chunk, under the protocol of `reading`: `loss`,
     `perplexity`, and metrics per unit of the task. The first token of a document is not scored.
 
     Raises `ValueError` for a model without a carried state, or a task without such documents.
     """
-    power = carrier(carrier(predictor).under(*asked))
+    carrier = require(require(predictor, Carrier).under(*reading), Carrier)
     if not isinstance(task, WholeTexts):
         raise LacksPower("whole documents need a task with documents longer than its sequences", WholeTexts)
     nats, count, documents = 0.0, 0, 0
@@ -29,7 +29,7 @@ def evaluate_whole_texts(task: Task, predictor: Predictor, asked: Asked) -> Eval
         if len(text) < 2:
             continue
         tokens, last = torch.from_numpy(text)[None], None
-        for part, logits in zip(torch.split(tokens, power.chunk, dim=1), power.chunk_logits(tokens)):
+        for part, logits in zip(torch.split(tokens, carrier.chunk, dim=1), carrier.chunk_logits(tokens)):
             before, targets = logits[:, :-1], part[:, 1:]
             if last is not None:
                 before, targets = torch.cat([last, before], dim=1), part

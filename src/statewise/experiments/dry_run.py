@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.nn.embedding import TokenEmbedding
-from statewise.backbones.powers import Pretrained
+from statewise.backbones.capabilities import Pretrained
+from statewise.backbones.nn.layers import TokenEmbedding
 from statewise.config.recipe import Recipe
 from statewise.data_types import Batch, Examples
 from statewise.model.building import make_objective, make_task

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statewise.data_types import Evaluation, LacksPower
-from statewise.decoding.carried_state import PROTOCOLS, Asked, ask_each
+from statewise.decoding.carried_state import PROTOCOLS, StateReading, state_readings
 from statewise.reporting.tables import number
 from statewise.run import Run, check_checkpoint, evaluation_of, evaluation_on, named, report_of
 from statewise.runtime.arguments import Parser, at_least, pairs
@@ -192,18 +192,18 @@ class EvaluationRequest:
                 f"task {task_name} is scored without decoding, so a decoder changes nothing: omit --decoder"
             )
 
-    def protocols(self, model: Model) -> list[Asked]:
+    def protocols(self, model: Model) -> list[StateReading]:
         """The protocols for a model that carries a state, the one reported as its metrics first; none for other
         models."""
-        from statewise.decoding.predictor import Carrier, carrier
+        from statewise.decoding.predictor import Carrier, require
 
         options, predictor = self.options, model.predictor()
-        carries = isinstance(predictor, Carrier)
+        carries = predictor.capability(Carrier) is not None
         if not carries and not options.comprehensive and options.protocol is None and options.warmup is None:
             return []
         with model.asking():
-            carrier(predictor)
-        return ask_each(options.protocol, options.warmup)
+            require(predictor, Carrier)
+        return state_readings(options.protocol, options.warmup)
 
     def evaluate(self, model: Model, losses: Losses | None = None) -> dict[str, Evaluation]:
         """Evaluations of the model by the label of their protocol, the reported one first; a single one, with an empty

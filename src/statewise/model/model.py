@@ -21,8 +21,8 @@ from statewise.config.recipe import Recipe
 from statewise.data_types import Batch, Completion, Evaluation, Examples, Hidden
 from statewise.decoding import make_decoder, make_search
 from statewise.decoding.base import Decoder, Request, Search
-from statewise.decoding.carried_state import StateProtocol, ask
-from statewise.decoding.predictor import Predictor, carrier, closing_symbol
+from statewise.decoding.carried_state import StateProtocol, state_reading
+from statewise.decoding.predictor import Carrier, Predictor, closing_symbol, require
 from statewise.decoding.reverse import Reverse
 from statewise.evaluation.evaluate import ALONE, Losses, Share, choose_examples, evaluate
 from statewise.model.building import inference
@@ -208,7 +208,7 @@ class Model:
         chosen = make_decoder(decoder) if isinstance(decoder, str) else decoder
         with self.asking() as predictor:
             if protocol is not None:
-                predictor, measure = carrier(predictor).under(*ask(protocol, warmup)), None
+                predictor, measure = require(predictor, Carrier).under(*state_reading(protocol, warmup)), None
             return evaluate(
                 self.task, predictor, chosen, examples, details=details, measure=measure, losses=losses, share=share
             )

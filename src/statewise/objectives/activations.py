@@ -23,7 +23,7 @@ LAYERS = "blocks.*.hook_resid_post"
 
 
 def backbone_of(predictor: Predictor) -> Backbone:
-    """The backbone that `predictor` reads with. Raises `LacksPower` if there is no such one."""
+    """The backbone that `predictor` reads with. Raises `LacksPower` if it reads with something else."""
     if not isinstance(predictor, CausalPredictor):
         raise LacksPower("activations by name need a model that predicts from a backbone", CausalPredictor)
     return predictor.backbone
@@ -39,8 +39,9 @@ def hook_points(backbone: Backbone) -> Mapping[str, HookPoint]:
 
 
 def choose(names: Sequence[str], points: Mapping[str, HookPoint]) -> list[str]:
-    """The names of `points` that are given, or fit a given pattern (`*`: any text), in the order of `points`. Raises
-    `ValueError` for a name or pattern that fits none, with what there is, `TypeError` if `names` is no list of text."""
+    """The names of `points` that match one of `names`, each a name or a pattern (`*`: any text), in the order of
+    `points`. Raises `ValueError` for a name or pattern without a match, with the names there are, and `TypeError` if
+    `names` is not a list of text."""
     check_texts(names, "names", "activations")
     for name in names:
         if not any(fnmatchcase(known, name) for known in points):
@@ -73,7 +74,7 @@ def read(backbone: Backbone, batch: Batch, names: Sequence[str]) -> dict[str, Te
 
 @contextmanager
 def watched(seen: Iterable[tuple[HookPoint, See]]) -> Iterator[None]:
-    """Within, the hook points are watched, in this order; see `HookPoint.watch`."""
+    """Within this context, watches the hook points, in this order; see `HookPoint.watch`."""
     with ExitStack() as stack:
         for point, see in seen:
             for handle in point.watch(see):
@@ -83,10 +84,10 @@ def watched(seen: Iterable[tuple[HookPoint, See]]) -> Iterator[None]:
 
 @contextmanager
 def patched(backbone: Backbone, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Within, every pass goes on with `changes[name](activation)` in place of the activation (B, t, ...), for all
-    names that fit; of a row that is read in parts, such as one that is generated, with each part for itself.
+    """Within this context, every pass continues with `changes[name](activation)` in place of the activation
+    (B, t, ...), for all names that fit. If a row is read in parts, as in generation, each part is changed separately.
 
-    Raises `ValueError` for unknown names, and within for a function that returns another shape.
+    Raises `ValueError` for unknown names, and in a pass for a function that returns another shape.
     """
     points = hook_points(backbone)
 

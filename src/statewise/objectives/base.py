@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.powers import AcrossRows, Counted, Noted, Phased, Pretrained
+from statewise.backbones.capabilities import AcrossRows, Counted, Noted, Phased, Pretrained
 from statewise.data_types import Loss, Part
 from statewise.decoding.predictor import Predictor
 

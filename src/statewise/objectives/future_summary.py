@@ -15,16 +15,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone, BackboneFactory
+from statewise.backbones.base import Backbone, BackboneFactory, encode_backwards
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.objectives.base import Objective, backbone_flops, head_flops, token_flops
-from statewise.objectives.belief_state.right_to_left import answers, encode_backwards
-from statewise.objectives.coming_tokens import coming_tokens
-from statewise.objectives.predictors import CausalPredictor, head_predictor
-from statewise.objectives.targets import IGNORED, predicts, reached_columns, to_float32, token_targets
-from statewise.objectives.vocabulary_head.function import OfLogits, head_function
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.predictors import HeadPredictor
+from statewise.objectives.targets import (
+    IGNORED,
+    answers,
+    coming_tokens,
+    predicts,
+    reached_columns,
+    to_float32,
+    token_targets,
+)
+from statewise.objectives.vocabulary_head import OfLogits, head_function, head_loss
 from statewise.runtime.bounds import bounded, unset
 
 
@@ -38,7 +43,7 @@ class FutureSummaryConfig:
     summary_weight: float = 1.0
     """Factor of the loss of the summary."""
     window: int = 12
-    """Of `bag`: the tokens t + 2 .. t + window are in it."""
+    """The last offset of the set of coming tokens of `bag`: it has the tokens t + 2 .. t + window."""
     init: Init | None = None
     """Initialisation of the map to the summary: `gpt2` (std 0.02), `fan_in` (1 / sqrt(inputs)) or a std; null: the
     backbone's."""
@@ -50,7 +55,7 @@ class FutureSummaryConfig:
         )
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
         if self.summary == "reverse":
-            unset(self, "window", prefix="objective.", reason="is of the summary bag: omit it, or set summary to bag")
+            unset(self, "window", prefix="objective.", reason="is for the summary bag: omit it, or set summary to bag")
         if self.summary not in ("reverse", "bag"):
             raise ValueError(f"objective.summary must be reverse or bag, not {self.summary!r}")
 
@@ -110,9 +115,9 @@ class FutureSummary(Objective):
             more += body + head_flops(self.reverse) * int(has_previous(batch).sum())
         return plain + 3 * more
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> HeadPredictor:
         """The backbone and its head."""
-        return head_predictor(self.backbone)
+        return HeadPredictor(self.backbone)
 
     def _previous_loss(self, batch: Batch, backwards: Hidden) -> Tensor:
         assert self.reverse is not None

@@ -18,14 +18,14 @@ from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
+from statewise.backbones.nn.layers import make_norm
 from statewise.backbones.nn.masks import causal_bias
-from statewise.backbones.nn.norm import make_norm
-from statewise.data_types import Batch, Hidden, Loss, Part
+from statewise.data_types import Batch, Hidden, Loss
 from statewise.decoding.predictor import Drafter
 from statewise.objectives.base import Objective, head_flops, token_flops
-from statewise.objectives.multi_token import AheadConfig
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing
 from statewise.objectives.targets import (
+    AheadConfig,
     ahead_counts,
     ahead_targets,
     check_horizon,
@@ -33,7 +33,7 @@ from statewise.objectives.targets import (
     reached_columns,
     token_targets,
 )
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 
 MOST_HEADS = 4
 """Maximum number of attention heads in Fetch."""
@@ -113,20 +113,15 @@ class JointMultiToken(Objective):
         for steps in range(1, K + 1):
             from_, to = (column - steps - start for column in reached_columns(batch, steps))
             ahead.append(head_loss(readout[:, from_:to, steps], weight, ahead_targets(batch, steps)))
-        return Loss(
-            {
-                "next_token": Part(following, counts["next_token"], 1.0),
-                "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
-            }
-        )
+        return Loss(self.config.parts(following, ahead, counts))
 
     @override
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         return ahead_counts(batch, self.config.horizon)
 
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`. Of Fetch, queries and outputs of the places that have a target, and keys and values
-        of these and of those before them."""
+        """See `Objective.flops`. Fetch adds queries and outputs of the places that have a target, and keys and values
+        of these and of the places before them."""
         plain = token_flops(self.backbone, batch)
         if plain is None:
             return None

@@ -50,7 +50,7 @@ class LatentMultiToken(MultiToken):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead` (nats per token), and `latent` (smooth L1 per element); the last two with one
         sum per further head."""
-        readouts = self.readouts(batch)
+        readouts = self.all_readouts(batch)
         goal = readouts[0].detach()
         latent = []
         for steps, readout in enumerate(readouts[1:], 1):
@@ -60,5 +60,5 @@ class LatentMultiToken(MultiToken):
         return Loss({**parts, "latent": Part(torch.stack(latent), counts["latent"], self.latent_weight)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Those of `multi_token`, and for each further head the positions whose document reaches as far."""
+        """The counts of `multi_token`, and for each further head the positions whose document reaches that far."""
         return {**super().counts(batch), "latent": reached(batch, self.config.horizon)}

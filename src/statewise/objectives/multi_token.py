@@ -16,32 +16,22 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from statewise.backbones.base import BackboneFactory
+from statewise.backbones.base import BackboneFactory, last_columns, read_in_parts
+from statewise.backbones.capabilities import Branch, Branching
 from statewise.backbones.nn.cache import Cache, PlaceStore
-from statewise.backbones.powers import Branch, Branching, last_columns, read_in_parts
 from statewise.data_types import Batch, Hidden, LacksPower, Loss, Part
 from statewise.decoding.predictor import Drafter
 from statewise.objectives.base import Objective, document_flops, head_flops, token_flops
-from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, head_predictor
-from statewise.objectives.targets import ahead_counts, ahead_targets, check_horizon, reached_columns, token_targets
-from statewise.objectives.vocabulary_head.loss import head_loss
-from statewise.runtime.bounds import bounded
-
-
-@dataclass(frozen=True)
-class AheadConfig:
-    """Fields of the objectives that predict further tokens besides the next one."""
-
-    horizon: int = 1
-    """Tokens K predicted beyond the next one."""
-    ahead_weight: float = 1.0
-    """Factor of their mean loss."""
-
-    def __post_init__(self) -> None:
-        bounded(self, "horizon", prefix="objective.", at_least=1)
-        bounded(
-            self, "ahead_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
-        )
+from statewise.objectives.predictors import CausalCursor, DraftHead, HeadPredictor
+from statewise.objectives.targets import (
+    AheadConfig,
+    ahead_counts,
+    ahead_targets,
+    check_horizon,
+    reached_columns,
+    token_targets,
+)
+from statewise.objectives.vocabulary_head import head_loss
 
 
 @dataclass(frozen=True)
@@ -68,9 +58,9 @@ class MultiToken(Objective):
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead`, the latter with one sum per head, in nats per token."""
-        return Loss(self.token_parts(batch, counts, self.readouts(batch)))
+        return Loss(self.token_parts(batch, counts, self.all_readouts(batch)))
 
-    def readouts(self, batch: Batch) -> list[Tensor]:
+    def all_readouts(self, batch: Batch) -> list[Tensor]:
         """The readouts (B, T, D) of the first head, then of each further one."""
         trunk = self.backbone.trunk(batch)
         return [self.backbone.last(trunk).readout, *(branch(trunk) for branch in self.branches)]
@@ -83,17 +73,14 @@ class MultiToken(Objective):
         for steps, readout in enumerate(readouts[1:], 1):
             start, stop = reached_columns(batch, steps)
             ahead.append(head_loss(readout[:, start - steps : stop - steps], weight, ahead_targets(batch, steps)))
-        return {
-            "next_token": Part(following, counts["next_token"], 1.0),
-            "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
-        }
+        return self.config.parts(following, ahead, counts)
 
     @override
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         return ahead_counts(batch, self.config.horizon)
 
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`: of each further head a last block, and the vocabulary head where it has a target."""
+        """See `Objective.flops`: each further head adds a last block, and the vocabulary head where it has a target."""
         plain = token_flops(self.backbone, batch)
         if plain is None:
             return None
@@ -103,7 +90,7 @@ class MultiToken(Objective):
 
     def predictor(self) -> BranchDrafter:
         """A plain decoder with the first head; the others can draft."""
-        return head_predictor(self.backbone, BranchDrafter, self.branches)
+        return BranchDrafter(self.backbone, self.branches)
 
 
 @dataclass
@@ -136,7 +123,7 @@ class BranchedCursor(CausalCursor):
         return self.trunk.since(cache.lengths)[0, :, 0], self.trunk.lengths - cache.lengths
 
 
-class BranchDrafter(CausalPredictor, Drafter):
+class BranchDrafter(HeadPredictor, Drafter):
     """A decoder whose belief state is the shared trunk's output, before the last block. Drafts at most K tokens: head
     i, at the last position read, predicts the token i + 1 positions on, whatever stands between."""
 
@@ -174,8 +161,7 @@ class BranchDrafter(CausalPredictor, Drafter):
         for number, branch in enumerate(self.branches):
             states, counts = cursor.unread(number)
             readout = branch.extend(states, cursor.branches[number], counts)
-            last, _ = last_columns(Hidden(readout, readout), counts)
-            yield self.draft_head(last[:, 0], among)
+            yield self.draft_head(last_columns(readout, counts)[:, 0], among)
 
     @override
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:

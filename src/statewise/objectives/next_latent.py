@@ -3,7 +3,7 @@
 A small dynamics network p_psi takes a state and the token that came next to the next state. It is rolled
 out K steps along the true tokens; each predicted state is pulled towards the true one (equation 3), and
 its next-token distribution towards the model's own at that place (equation 4). In the paper the head reads
-the state itself; of backbones where it reads another stream, the model's distribution is that of its readout.
+the state itself; if the head reads another stream, the model's distribution is that of its readout.
 At inference the network is a plain decoder, and the dynamics can draft.
 """
 
@@ -20,12 +20,11 @@ from typing_extensions import override
 
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
-from statewise.backbones.nn.matrix import Matrix
-from statewise.backbones.nn.norm import RMSNorm, make_norm
+from statewise.backbones.nn.layers import Matrix, RMSNorm, make_norm
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
 from statewise.objectives.base import Objective, head_flops, token_flops
-from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing, head_predictor
+from statewise.objectives.predictors import CausalCursor, DraftHead, HeadPredictor, guessing
 from statewise.objectives.targets import (
     ahead_targets,
     check_horizon,
@@ -38,8 +37,7 @@ from statewise.objectives.targets import (
     token_loss,
     token_targets,
 )
-from statewise.objectives.vocabulary_head import divergence as head_divergence
-from statewise.objectives.vocabulary_head.loss import fits_whole, head_loss
+from statewise.objectives.vocabulary_head import blockwise_divergence, fits_whole, head_loss, whole_divergence
 from statewise.runtime.bounds import bounded, unset
 
 
@@ -80,7 +78,7 @@ class NextLatentConfig:
                 self,
                 "stop_gradient",
                 prefix="objective.",
-                reason="is of latent_weight and kl_weight, which are 0: no later state is a target",
+                reason="is for latent_weight and kl_weight, which are 0: no later state is a target",
             )
         if not self.weights:
             raise ValueError(
@@ -112,7 +110,7 @@ class NextLatentConfig:
 
 class LatentDynamics(nn.Module):
     """p_psi: the next state from a state and the token after it (equation 9), a residual three-layer MLP. `E` is the
-    state's width, which of most backbones is D."""
+    state's width, which is D for most backbones."""
 
     def __init__(
         self, width: int, state_width: int, hidden: int, norm: Literal["rms", "layer"], *, init: Init, norm_eps: float
@@ -169,7 +167,7 @@ def squared(x: Tensor) -> Tensor:
 
 
 PARTS = ("latent", "kl", "ce")
-"""What is known of each step of a rollout."""
+"""The losses of each rollout step."""
 
 
 class NextLatent(Objective):
@@ -247,9 +245,9 @@ class NextLatent(Objective):
                 counted = predicts(batch, step)
                 if few:
                     wanted = goal_log_probs[:, start - first + 1 :]
-                    sums["kl"].append(head_divergence.whole(ahead, wanted, head, counted))
+                    sums["kl"].append(whole_divergence(ahead, wanted, head, counted))
                 else:
-                    sums["kl"].append(head_divergence.blockwise(ahead, known[:, start:stop], head, counted))
+                    sums["kl"].append(blockwise_divergence(ahead, known[:, start:stop], head, counted))
             if "ce" in parts:
                 sums["ce"].append(head_loss(ahead, head, ahead_targets(batch, step), at_once=few))
         if not steps:  # rows of one token: processes reduce gradients together, so all use the same parameters
@@ -290,13 +288,13 @@ class NextLatent(Objective):
             total += (3 if self.config.head_gradient else 2) * head_flops(self.backbone) * compared
         return total
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> LatentDrafter:
         """A decoder that can draft; if the state predicts, one that can also read the whole future off it."""
         kind = LatentReader if self.backbone.state_predicts else LatentDrafter
-        return head_predictor(self.backbone, kind, self.dynamics)
+        return kind(self.backbone, self.dynamics)
 
 
-class LatentDrafter(CausalPredictor, Drafter, StateDynamics):
+class LatentDrafter(HeadPredictor, Drafter, StateDynamics):
     """Drafts tokens from the last state by alternating dynamics and head."""
 
     def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:

@@ -9,12 +9,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.powers import readouts
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective, token_flops
-from statewise.objectives.predictors import CausalPredictor, head_predictor
+from statewise.objectives.predictors import HeadPredictor
 from statewise.objectives.targets import token_targets
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class NextToken(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = readouts(self.backbone, batch)
+        readout = self.backbone.readouts(batch)
         total = head_loss(readout[:, first - 1 : end - 1], self.backbone.head_weight(), token_targets(batch))
         return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
 
@@ -46,6 +45,6 @@ class NextToken(Objective):
     def flops(self, batch: Batch) -> float | None:
         return token_flops(self.backbone, batch)
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> HeadPredictor:
         """The backbone and its head."""
-        return head_predictor(self.backbone)
+        return HeadPredictor(self.backbone)

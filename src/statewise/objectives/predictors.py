@@ -6,8 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 import torch
@@ -15,13 +14,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from statewise.backbones.base import Backbone
-from statewise.backbones.nn.uses import recorded_uses
-from statewise.backbones.powers import Carrying, Fetching, Followed, Limitable, check_kept, last_columns, read_prompt
+from statewise.backbones.base import Backbone, last_columns
+from statewise.backbones.capabilities import Carrying, Fetching, Followed, Limitable, check_kept
+from statewise.backbones.nn.cache import Cache
 from statewise.data_types import Batch, Hidden
-from statewise.decoding.predictor import Carrier, Fetcher, Predictor, StateLimiter, Traceable, Traced
+from statewise.decoding.predictor import Capability, Carrier, Fetcher, Kind, Predictor, StateLimiter, Traceable, Traced
 from statewise.objectives.targets import to_float32
-from statewise.objectives.vocabulary_head.blocks import product_dtype
+from statewise.objectives.vocabulary_head import product_dtype
+
+if TYPE_CHECKING:
+    from statewise.decoding.carried_state import StateProtocol
 
 if TYPE_CHECKING:
     from statewise.backbones.nn.cache import Cache
@@ -90,7 +92,7 @@ class CausalPredictor(Predictor):
     @property
     def device(self) -> torch.device:
         """The device of the weights, to which inputs are moved."""
-        return next(self.backbone.parameters()).device
+        return self.backbone.device
 
     def new_cursor(self, rows: int) -> CausalCursor:
         """A cursor that has read nothing."""
@@ -100,7 +102,7 @@ class CausalPredictor(Predictor):
     @override
     def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[CausalCursor, Tensor]:
         cursor = self.new_cursor(len(prompts))
-        return cursor, self.read_prompt(cursor, prompts, counts)
+        return cursor, self.first_logits(cursor, prompts, counts)
 
     @torch.no_grad()
     @override
@@ -117,13 +119,13 @@ class CausalPredictor(Predictor):
         cursor.remember(self.kept(hidden, tokens), counts)
         return hidden, to_float32(self.next_logits(hidden, tokens, cursor))
 
-    def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
+    def first_logits(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
         """(B, V): logits after the last token of each of `prompts` (B, T), read by a new cursor."""
         prompts, counts = prompts.to(self.device), uneven(prompts, counts)
         hidden = self.read_last(cursor, prompts, counts)
         last = prompts[:, -1:]
         if counts is not None:
-            last = last_columns(Hidden(prompts[..., None], prompts[..., None]), counts).state[..., 0]
+            last = last_columns(prompts, counts)
         cursor.remember(self.kept(hidden, last), None)
         return to_float32(self.next_logits(hidden, last, cursor))[:, -1]
 
@@ -133,7 +135,7 @@ class CausalPredictor(Predictor):
 
     def read_last(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Hidden:
         """The backbone's output after the last token of each of `prompts` (B, T), (B, 1, ...)."""
-        return read_prompt(self.backbone, prompts, cursor.cache, counts)
+        return self.backbone.read_prompt(prompts, cursor.cache, counts)
 
     def kept(self, hidden: Hidden, tokens: Tensor) -> Tensor:
         """(B, n, E): what the cursor keeps of the last tokens read, from the backbone's output for `tokens` (B, n)."""
@@ -214,9 +216,9 @@ class DraftHead:
 
 @contextmanager
 def guessing(state: Tensor, weight: Tensor) -> Iterator[None]:
-    """Within, no gradients are computed, and products of `state` (B, E) with matrices like `weight` are in float32 if
-    that is what they are stored in and there is one row on a CPU: bfloat16 is no faster there, and on small matrices
-    several times slower."""
+    """Within this context no gradients are computed, and products of `state` (B, E) with matrices like `weight` are in
+    float32 if the matrices are stored in it and there is one row on a CPU: bfloat16 is no faster there, and several
+    times slower for small matrices."""
     one_row = len(state) == 1 and weight.device.type == "cpu" and weight.dtype == torch.float32
     cast = one_row and torch.is_autocast_enabled("cpu")
     with torch.no_grad():
@@ -230,24 +232,46 @@ def guessing(state: Tensor, weight: Tensor) -> Iterator[None]:
             torch.set_autocast_enabled("cpu", True)
 
 
-class Traces(CausalPredictor, Traceable):
-    """The power that a backbone which can be followed lends; its vocabulary head reads its readout."""
+class HeadPredictor(CausalPredictor):
+    """A predictor whose vocabulary head reads the backbone's readout, so that it can do what its backbone can."""
 
-    @property
-    def followed(self) -> Followed:
-        """The backbone."""
-        assert isinstance(self.backbone, Followed)
-        return self.backbone
+    @override
+    def capability(self, kind: type[Kind]) -> Kind | None:
+        own = super().capability(kind)
+        if own is not None:
+            return own
+        return next((lent for lent in self._lent() if isinstance(lent, kind)), None)
+
+    def _lent(self) -> Iterator[Capability]:
+        """What the backbone makes possible."""
+        if isinstance(self.backbone, Carrying):
+            yield BackboneCarrier(self, self.backbone)
+        if isinstance(self.backbone, Followed):
+            yield BackboneTracer(self.backbone)
+        if isinstance(self.backbone, Limitable):
+            yield BackboneLimiter(self.backbone)
+        if isinstance(self.backbone, Fetching):
+            yield BackboneFetcher(self.backbone)
+
+
+class BackboneTracer(Traceable):
+    """Traces gradients through a backbone that can be followed."""
+
+    def __init__(self, backbone: Followed) -> None:
+        self.backbone = backbone
 
     @property
     @override
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
-        return self.followed.streams
+        return self.backbone.streams
 
     @override
     def trace(self, tokens: Tensor, places: Tensor, source: int = 0) -> Traced:
-        tokens, places = tokens.to(self.device), places.to(self.device)
-        rows = torch.arange(len(tokens), device=self.device)
+        from statewise.backbones.nn.hooks import recorded_uses  # for this analysis alone: training needs no hooks
+
+        device = self.backbone.device
+        tokens, places = tokens.to(device), places.to(device)
+        rows = torch.arange(len(tokens), device=device)
         cache = None
         if source:
             cache = self.backbone.make_cache(1)
@@ -256,91 +280,69 @@ class Traces(CausalPredictor, Traceable):
             cache.reorder(torch.zeros_like(rows))
         with torch.enable_grad():
             with recorded_uses(self.backbone) as uses:
-                streams, readout = self.followed.every_stream(tokens[:, source:], cache)
+                streams, readout = self.backbone.every_stream(tokens[:, source:], cache)
             logits = to_float32(self.backbone.logits(streams[rows, readout, places - source]))
             return Traced(F.cross_entropy(logits, tokens[rows, places + 1], reduction="none"), uses)
 
 
-class Limits(CausalPredictor, StateLimiter):
-    """The power that a backbone whose memory can be limited lends."""
+class BackboneLimiter(StateLimiter):
+    """Limits the memory of a backbone."""
+
+    def __init__(self, backbone: Limitable) -> None:
+        self.backbone = backbone
 
     @override
-    def limited(self, places: int) -> CausalPredictor:
-        assert isinstance(self.backbone, Limitable)
-        return CausalPredictor(self.backbone.limited(places))
+    def limited(self, places: int) -> HeadPredictor:
+        return HeadPredictor(self.backbone.limited(places))
 
 
-class Fetches(CausalPredictor, Fetcher):
-    """The power that a backbone whose predictions attend to their own inputs lends."""
+class BackboneFetcher(Fetcher):
+    """Reports how a backbone's predictions attend to the inputs of their own positions."""
+
+    def __init__(self, backbone: Fetching) -> None:
+        self.backbone = backbone
 
     @property
     @override
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
-        assert isinstance(self.backbone, Followed)
         return self.backbone.streams
 
     @torch.no_grad()
     @override
     def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        assert isinstance(self.backbone, Fetching)
-        return self.backbone.fetches(batch.to(self.device))
+        return self.backbone.fetches(batch.to(self.backbone.device))
 
 
-class Carries(CausalPredictor, Carrier):
-    """The power that a backbone which carries a state from chunk to chunk lends."""
+class BackboneCarrier(Carrier):
+    """Keeps, restores and changes the state that a backbone carries from chunk to chunk."""
 
-    def __init__(self, backbone: Carrying) -> None:
-        super().__init__(backbone)
-        self.carrying = backbone
+    def __init__(self, predictor: HeadPredictor, backbone: Carrying) -> None:
+        self.predictor, self.backbone = predictor, backbone
         self.chunk, self.slot_count = backbone.chunk, backbone.slot_count
 
-    def under(self, protocol: StateProtocol, warmup: int) -> Self:
-        """See `Carrier.under`; what else the predictor can do stays."""
-        other = copy.copy(self)
-        other.backbone = other.carrying = self.carrying.under(protocol, warmup)
+    def under(self, protocol: StateProtocol, warmup: int) -> HeadPredictor:
+        """See `Carrier.under`. The predictor keeps its other capabilities."""
+        other = copy.copy(self.predictor)
+        other.backbone = self.backbone.under(protocol, warmup)
         return other
 
     @torch.no_grad()
     @override
     def chunk_logits(self, tokens: Tensor) -> Iterator[Tensor]:
-        tokens = tokens.to(self.device)
-        for part, hidden in zip(torch.split(tokens, self.chunk, dim=1), self.carrying.encode_chunks(tokens)):
-            yield to_float32(self.next_logits(hidden, part))
+        tokens = tokens.to(self.predictor.device)
+        for part, hidden in zip(torch.split(tokens, self.chunk, dim=1), self.backbone.encode_chunks(tokens)):
+            yield to_float32(self.predictor.next_logits(hidden, part))
 
     @override
     def keep(self, cursor: CausalCursor) -> dict[str, Tensor]:
-        return {**self.carrying.keep(cursor.cache), "recent": cursor.state()[:, None]}
+        return {**self.backbone.keep(cursor.cache), "recent": cursor.state()[:, None]}
 
     @override
     def resume(self, kept: Mapping[str, Tensor]) -> CausalCursor:
-        moved = {name: tensor.to(self.device) for name, tensor in kept.items()}
+        moved = {name: tensor.to(self.predictor.device) for name, tensor in kept.items()}
         recent = moved.pop("recent", torch.empty(0))
-        cache = self.carrying.resume(moved)
+        cache = self.backbone.resume(moved)
         if recent.shape != (1, 1, self.backbone.state_width):
             raise ValueError(f"a damaged state: it lacks the last state, of width {self.backbone.state_width}")
         check_kept("recent", recent, next(self.backbone.parameters()).dtype)
         return CausalCursor(cache, recent, np.ones(len(recent), np.int64))
-
-
-LENT: dict[type, type[CausalPredictor]] = {Carrying: Carries, Followed: Traces, Limitable: Limits, Fetching: Fetches}
-"""Powers of backbones, and those of predictors that come with them."""
-
-Kind = TypeVar("Kind", bound=CausalPredictor)
-
-
-def head_predictor(backbone: Backbone, kind: type[Kind] = CausalPredictor, *rest: Any) -> Kind:  # type: ignore[assignment]
-    """A predictor of this kind, made with the backbone and `rest`, that has all powers that the backbone lends.
-
-    The kind must leave the vocabulary head on the backbone's readout, for that is what those powers ask."""
-    return _with_powers(kind, tuple(lent for power, lent in LENT.items() if isinstance(backbone, power)))(
-        backbone, *rest
-    )
-
-
-@cache
-def _with_powers(kind: type[Kind], lent: tuple[type[CausalPredictor], ...]) -> type[Kind]:
-    """A subclass of all; of two that define the same, the kind comes first."""
-    if not lent:
-        return kind
-    bases = lent if kind is CausalPredictor else (kind, *lent)
-    return type("".join(base.__name__ for base in (kind, *lent)), bases, {})

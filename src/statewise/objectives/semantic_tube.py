@@ -1,6 +1,6 @@
 """Semantic tube prediction (Huang, LeCun, Balestriero 2026): the path of the states should be straight.
 
-Of a span from s to t of a document, the step h_t - h_s should point as the rest of the way does, (h_end - h_start) -
+For a span from s to t of a document, the step h_t - h_s should point like the rest of the way, (h_end - h_start) -
 (h_t - h_s): the loss is 1 - cos of the two. The authors draw spans at random; here all spans of a document are
 averaged, which is the expectation. All products needed are between states, so they are one matrix product per row.
 """
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.nn.eager import eager
+from statewise.backbones.nn.differentiable_once import eager
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective, document_flops, token_flops
-from statewise.objectives.predictors import CausalPredictor, head_predictor
+from statewise.objectives.predictors import HeadPredictor
 from statewise.objectives.targets import to_float32, token_targets
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 from statewise.runtime.bounds import bounded
 
 ROUNDING = 4
@@ -74,14 +74,14 @@ class SemanticTube(Objective):
             return None
         return plain + 3 * document_flops(lambda length: width * length * (length + 1), batch)
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> HeadPredictor:
         """The backbone and its head."""
-        return head_predictor(self.backbone)
+        return HeadPredictor(self.backbone)
 
 
 @eager
 def bend(states: Tensor, batch: Batch) -> Tensor:
-    """Scalar: the sum over documents of at least three tokens of the mean over spans s < t, but for the whole document,
+    """Scalar: the sum over documents of at least three tokens of the mean over spans s < t, except the whole document,
     of 1 - cos between h_t - h_s and the rest of the way. `states` (B, T, E); products in float32 or better. Where one
     of the two is no longer than rounding errors, as between states that coincide, cos is 0 and has no gradient."""
     T, group = states.shape[1], batch.document_ids

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.backbones.nn.masks import positions_within_documents
-from statewise.data_types import Batch
+from statewise.backbones.nn.masks import document_starts, positions_within_documents
+from statewise.data_types import Batch, Part
+from statewise.runtime.bounds import bounded
 
 IGNORED = -100
 """The target where nothing is predicted."""
@@ -16,6 +21,13 @@ IGNORED = -100
 def to_float32(tensor: Tensor) -> Tensor:
     """The tensor in at least float32: for logits, before a softmax over many."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def answers(batch: Batch, group: Tensor) -> Tensor:
+    """(B, T) bool: the scored tokens, and the first token of a document whose second one is scored."""
+    follows = torch.zeros_like(batch.scored)
+    follows[:, :-1] = batch.scored[:, 1:] & (group[:, 1:] == group[:, :-1])
+    return batch.scored | (document_starts(group) & follows)
 
 
 def token_targets(batch: Batch) -> Tensor:
@@ -91,6 +103,30 @@ def check_horizon(horizon: int, context: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class AheadConfig:
+    """Fields of the objectives that predict further tokens besides the next one."""
+
+    horizon: int = 1
+    """Tokens K predicted beyond the next one."""
+    ahead_weight: float = 1.0
+    """Factor of their mean loss."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "horizon", prefix="objective.", at_least=1)
+        bounded(
+            self, "ahead_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
+        )
+
+    def parts(self, following: Tensor, ahead: list[Tensor], counts: Mapping[str, Tensor]) -> dict[str, Part]:
+        """The parts of the loss whose counts are `ahead_counts`: the sum for the next token, (), and for each further
+        one, K of ()."""
+        return {
+            "next_token": Part(following, counts["next_token"], 1.0),
+            "ahead": Part(torch.stack(ahead), counts["ahead"], self.ahead_weight),
+        }
+
+
 def ahead_counts(batch: Batch, horizon: int) -> dict[str, Tensor]:
     """Counts of the parts: `next_token`, the scored tokens, and `ahead`, (horizon,), those that each further prediction
     can predict."""
@@ -102,3 +138,43 @@ def ahead_targets(batch: Batch, steps: int) -> Tensor:
     elsewhere."""
     start, stop = reached_columns(batch, steps)
     return torch.where(predicts(batch, steps), batch.tokens[:, start + 1 : stop + 1], IGNORED)
+
+
+class ComingTokens(NamedTuple):
+    """What follows each of n positions per row, at offsets `low` .. `high`: the targets of objectives that predict sets
+    of later tokens."""
+
+    tokens: Tensor
+    """(B, n, high - low + 1) int64: the tokens; meaningless where `first` is False."""
+    first: Tensor
+    """(B, n, high - low + 1) bool: scored, in the position's document, and the first of its kind among the offsets."""
+
+
+def coming_tokens(batch: Batch, start: int, stop: int, low: int, high: int) -> ComingTokens:
+    """The tokens at offsets `low` .. `high` after each of the positions `start` .. `stop` - 1.
+
+    A token is the first of its kind after a position if its previous occurrence is no later than that position, so a
+    sort finds all of them, without an array as wide as the vocabulary.
+    """
+    T, device = batch.tokens.shape[1], batch.tokens.device
+    places = torch.arange(start, stop, device=device)
+    columns = places[:, None] + torch.arange(low, high + 1, device=device)
+    there, columns = columns < T, columns.clamp(max=T - 1)
+    documents, earlier = batch.document_ids, previous_occurrence(batch)
+    same = documents[:, columns] == documents[:, places, None]
+    first = there & batch.scored[:, columns] & same & (earlier[:, columns] < (places + low)[:, None])
+    return ComingTokens(batch.tokens[:, columns], first)
+
+
+def previous_occurrence(batch: Batch) -> Tensor:
+    """(B, T) int64: the column in which each scored token was last scored in its document; -1: it was not."""
+    B, T = batch.tokens.shape
+    place = torch.arange(B * T, device=batch.tokens.device)
+    documents = (place // T) * (T + 1) + batch.document_ids.flatten()  # numbers of documents are at most T
+    kind = documents * (batch.tokens.max() + 1) + batch.tokens.flatten()
+    kind = torch.where(batch.scored.flatten(), kind, -1 - place)
+    ordered, order = kind.sort(stable=True)
+    before = torch.where(ordered[1:] == ordered[:-1], order[:-1] % T, -1)
+    found = torch.full_like(place, -1)
+    found[order[1:]] = before
+    return found.view(B, T)

@@ -16,12 +16,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.powers import readouts
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.objectives.base import Objective, token_flops
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, uneven
 from statewise.objectives.targets import to_float32, token_targets
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.vocabulary_head import head_loss
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Teacherless(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = readouts(self.backbone, batch._replace(tokens=self.inputs(batch)))
+        readout = self.backbone.readouts(batch._replace(tokens=self.inputs(batch)))
         weight = self.backbone.head_weight()[: self.filler]
         total = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
         return Loss({"next_token": Part(total, counts["next_token"], 1.0)})

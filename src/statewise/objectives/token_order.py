@@ -15,14 +15,11 @@ from torch import Tensor, nn
 
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.nn.initialisation import Init, check_init, init_weights
-from statewise.backbones.powers import readouts
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective, head_flops, token_flops
-from statewise.objectives.coming_tokens import coming_tokens
-from statewise.objectives.predictors import CausalPredictor, head_predictor
-from statewise.objectives.targets import token_targets
-from statewise.objectives.vocabulary_head.function import OfLogits, head_function
-from statewise.objectives.vocabulary_head.loss import head_loss
+from statewise.objectives.predictors import HeadPredictor
+from statewise.objectives.targets import coming_tokens, token_targets
+from statewise.objectives.vocabulary_head import OfLogits, head_function, head_loss
 from statewise.runtime.bounds import bounded
 
 
@@ -62,7 +59,7 @@ class TokenOrder(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `order`, both cross-entropies in nats per scored token."""
         first, end = batch.span
-        readout = readouts(self.backbone, batch)[:, first - 1 : end - 1]
+        readout = self.backbone.readouts(batch)[:, first - 1 : end - 1]
         following = head_loss(readout, self.backbone.head_weight(), token_targets(batch))
         order = head_function(readout, self.order.weight, self._order_loss(batch))
         return Loss(
@@ -77,17 +74,17 @@ class TokenOrder(Objective):
         return {"next_token": batch.scored.sum(), "order": batch.scored.sum()}
 
     def head_matrices(self) -> list[Tensor]:
-        """See `Objective.head_matrices`; that of the second head as well."""
+        """See `Objective.head_matrices`; includes the matrix of the second head."""
         return [*super().head_matrices(), self.order.weight]
 
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`: of the second head as much as of the first."""
+        """See `Objective.flops`: the second head costs as much as the first."""
         plain = token_flops(self.backbone, batch)
         return None if plain is None else plain + 3 * head_flops(self.backbone) * int(batch.scored.sum())
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> HeadPredictor:
         """The backbone and its head."""
-        return head_predictor(self.backbone)
+        return HeadPredictor(self.backbone)
 
     def _order_loss(self, batch: Batch) -> OfLogits:
         """The cross-entropy against the target distributions, of the positions before the span."""

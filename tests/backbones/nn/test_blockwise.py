@@ -10,7 +10,7 @@ from statewise.backbones.nn.attention import attend
 from statewise.backbones.nn.blockwise import attend_blockwise
 from statewise.backbones.nn.masks import Documents
 from statewise.backbones.nn.stream_attention import attend_dense, attend_flex, attend_streams
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Reach, may_read, stream_mask
+from statewise.backbones.nn.streams import INPUT, PREDICTION, Pattern, Reach, may_read, stream_mask
 
 STREAMS = [(INPUT,), (PREDICTION,), (INPUT, PREDICTION)]
 reaches = st.sampled_from(
@@ -69,8 +69,8 @@ def test_blocks_and_the_dense_mask_are_the_definition(seed, places, streams, rea
     slow = from_the_definition(*tensors, streams, reach, documents)
     weight = torch.randn(slow.shape, generator=generator, dtype=torch.float64)
     wanted = torch.autograd.grad((slow * weight).sum(), tensors)
-    options = {"streams": streams, "reach": reach, "documents": None if documents is None else Documents(documents)}
-    for fast in (attend_blockwise(*tensors, **options, block=block), attend_dense(*tensors, **options)):
+    pattern = Pattern(streams, reach, None if documents is None else Documents(documents))
+    for fast in (attend_blockwise(*tensors, pattern, block=block), attend_dense(*tensors, pattern)):
         torch.testing.assert_close(fast, slow)
         for got, expected in zip(torch.autograd.grad((fast * weight).sum(), tensors), wanted):
             torch.testing.assert_close(got, expected)
@@ -84,13 +84,9 @@ def test_flex_is_the_dense_mask(streams, reach, packed):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 2, len(streams), 150, 16, generator=generator)
     key, value = (torch.randn(2, 2, 2, 150, 16, generator=generator) for _ in range(2))
-    options = {
-        "streams": streams,
-        "reach": reach,
-        "documents": Documents(documents_of(generator, 2, 150)) if packed else None,
-    }
+    pattern = Pattern(streams, reach, Documents(documents_of(generator, 2, 150)) if packed else None)
     torch.testing.assert_close(
-        attend_flex(query, key, value, **options), attend_dense(query, key, value, **options), rtol=1e-4, atol=1e-5
+        attend_flex(query, key, value, pattern), attend_dense(query, key, value, pattern), rtol=1e-4, atol=1e-5
     )
 
 
@@ -106,7 +102,7 @@ def test_flex_has_few_shapes_and_short_rows_none(monkeypatch):
     monkeypatch.setattr(stream_attention, "_flex", lambda device: compiled)
     for places in range(600, 760, 7):
         part = torch.zeros(1, 1, 1, places, 16)
-        assert attend_flex(part, part, part, streams=(INPUT,), reach=Reach(None, -1)).shape == part.shape
+        assert attend_flex(part, part, part, Pattern((INPUT,), Reach(None, -1))).shape == part.shape
     assert {shape[2] for shape in shapes} == {640, 768}
     assert not stream_attention.takes_flex(511, 64)
     assert not stream_attention.takes_flex(4096, 8)
@@ -116,9 +112,9 @@ def test_flex_has_few_shapes_and_short_rows_none(monkeypatch):
 def test_bf16_is_near_float32():
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 2, 2, 300, 16, generator=generator, requires_grad=True) for _ in range(3)]
-    options = {"streams": (INPUT, PREDICTION), "reach": Reach(None, 16)}
-    exact = attend_streams(*tensors, **options)
-    rough = attend_streams(*(tensor.bfloat16() for tensor in tensors), **options)
+    pattern = Pattern((INPUT, PREDICTION), Reach(None, 16))
+    exact = attend_streams(*tensors, pattern)
+    rough = attend_streams(*(tensor.bfloat16() for tensor in tensors), pattern)
     assert rough.dtype == torch.bfloat16
     torch.testing.assert_close(rough.float(), exact, rtol=0.02, atol=0.03)
     for got, wanted in zip(
@@ -142,7 +138,7 @@ def test_compiled_blocks_are_not_unrolled():
     graphs = []
 
     def attend_twice(query, key, value):
-        once = attend_blockwise(2 * query, key, value, streams=(INPUT, PREDICTION), reach=Reach(None, 2), block=2)
+        once = attend_blockwise(2 * query, key, value, Pattern((INPUT, PREDICTION), Reach(None, 2)), block=2)
         return once.square().sum(-1)
 
     torch.compiler.reset()

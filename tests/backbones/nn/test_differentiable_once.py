@@ -5,31 +5,24 @@ import torch
 from doubles import tiny_gpt, tiny_two_stream
 
 from statewise.backbones.nn.blockwise import attend_blockwise
-from statewise.backbones.nn.norm import RMSNorm
-from statewise.backbones.nn.streams import Reach
+from statewise.backbones.nn.layers import RMSNorm
+from statewise.backbones.nn.streams import Pattern, Reach
 from statewise.data_types import Batch
-from statewise.objectives.vocabulary_head.blocks import GradientsInForward
+from statewise.objectives.vocabulary_head import blockwise_loss
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-class Square(GradientsInForward):
-    """The sum of squares."""
-
-    @staticmethod
-    def forward(ctx, x):
-        """Saves 2 x."""
-        ctx.save_for_backward(2 * x)
-        ctx.dtypes = [x.dtype]
-        return x.square().sum()
+def head_in_blocks(x):
+    return blockwise_loss(x, torch.eye(4, dtype=x.dtype), torch.arange(6) % 4, rows=4)
 
 
 def blockwise(x):
     heads = x.view(1, 1, 1, 6, 4)
-    return attend_blockwise(heads, heads * 1.0, heads.sin(), streams=(0,), reach=Reach(None, -1))
+    return attend_blockwise(heads, heads * 1.0, heads.sin(), Pattern((0,), Reach(None, -1)))
 
 
-WAYS = {"norm": RMSNorm(4, eps=1e-5).double(), "attention in blocks": blockwise, "a head in blocks": Square.apply}
+WAYS = {"norm": RMSNorm(4, eps=1e-5).double(), "attention in blocks": blockwise, "a head in blocks": head_in_blocks}
 
 
 @pytest.mark.parametrize("way", WAYS)

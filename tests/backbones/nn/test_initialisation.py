@@ -13,7 +13,7 @@ from torch import nn
 from statewise.backbones import gpt, two_stream
 from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.nn import belief_slots as slots
-from statewise.backbones.nn.embedding import TokenEmbedding
+from statewise.backbones.nn.layers import TokenEmbedding
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES, joint_multi_token, next_latent

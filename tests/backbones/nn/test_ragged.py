@@ -8,9 +8,9 @@ from doubles import VOCABULARY, spread_weights, tiny_belief_slots, tiny_gpt, tin
 from hypothesis import Phase, given, settings
 
 from statewise.backbones import BACKBONES as TABLE
+from statewise.backbones.capabilities import Carrying
 from statewise.backbones.nn.cache import SLACK
 from statewise.backbones.nn.stream_cache import StreamCache
-from statewise.backbones.powers import Carrying, read_prompt
 from statewise.data_types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -68,7 +68,7 @@ class Rows:
     def join(self, lengths):
         lengths = [min(length, LENGTH) for length in lengths]
         other, tokens = self.backbone.make_cache(len(lengths)), self.tokens(len(lengths), max(lengths))
-        found = read_prompt(self.backbone, tokens, other, np.array(lengths))
+        found = self.backbone.read_prompt(tokens, other, np.array(lengths))
         self.cache.join(other)
         start = len(self.read)
         self.read += [row[:length] for row, length in zip(tokens.tolist(), lengths)]

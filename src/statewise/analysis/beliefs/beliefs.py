@@ -14,7 +14,7 @@ import torch
 
 from statewise.analysis.base import Snapshot
 from statewise.data_types import Batch, Examples
-from statewise.decoding.predictor import suffix_encoder
+from statewise.decoding.predictor import SuffixEncoder, require
 from statewise.runtime.durable import write_array, write_atomically
 from statewise.runtime.json_files import json_bytes, read_json
 from statewise.runtime.overwriting import check_file, check_files, claimed_files, json_with
@@ -141,7 +141,7 @@ def beliefs(
             raise ValueError(f"sequence {missing[0] + 1} has {what}: choose the positions last or all")
         columns = prompts - 1 if of == "prefix" else prompts
     if of == "suffix":
-        encoder = suffix_encoder(snapshot.predictor)
+        encoder = require(snapshot.predictor, SuffixEncoder)
         vectors = _gather(lambda batch: [encoder.suffix_states(batch)], examples, rows, columns)
         return Beliefs(vectors, offsets, [], columns, np.arange(n))
     vectors, widths = prefix_states(snapshot, examples, rows, columns, layer), layer_widths(snapshot, examples, layer)

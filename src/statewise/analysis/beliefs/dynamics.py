@@ -24,7 +24,7 @@ from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
 from statewise.analysis.sentences import explained
 from statewise.data_types import Examples, in_float64
-from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
+from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
 from statewise.runtime.progress import announced
@@ -75,7 +75,7 @@ class BeliefDynamics(Analysis):
     @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
         believed(task)
-        state_dynamics(predictor())
+        require(predictor(), StateDynamics)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics, over the lengths of training from the second token on: `r2_backbone`, of the beliefs mapped from the
@@ -85,8 +85,9 @@ class BeliefDynamics(Analysis):
         `excess_backbone`, `excess_dynamics` and `excess_beyond`, the divergence of next-token distributions from the
         true ones, in nats; `agreement_dynamics` and `agreement_beyond`, how often the most likely token is a truly most
         likely one."""
-        world, dynamics, config = believed(subject.task), state_dynamics(subject.snapshot.predictor), self.config
+        world, config = believed(subject.task), self.config
         predictor, context = subject.snapshot.predictor, subject.task.context
+        dynamics = require(predictor, StateDynamics)
         prefixes = world.prefixes(config.words, config.seed)
         at = prefixes.rows, prefixes.columns
         states = states_of(subject.snapshot, prefixes.examples, *at)

@@ -16,7 +16,7 @@ from typing_extensions import override
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.sentences import percent
 from statewise.data_types import Batch, Examples
-from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
+from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import short
@@ -59,7 +59,7 @@ class DynamicsAccuracy(Analysis):
 
     @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        state_dynamics(predictor())
+        require(predictor(), StateDynamics)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics, over the scored tokens before which the dynamics have read at least one token: `dynamics` and
@@ -68,7 +68,7 @@ class DynamicsAccuracy(Analysis):
         and so on. The backbone has read all tokens before, the dynamics start from its state after the first `read`
         ones."""
         predictor, task = subject.snapshot.predictor, subject.task
-        dynamics = state_dynamics(predictor)
+        dynamics = require(predictor, StateDynamics)
         trained = task.held_out(self.config.sequences)
         if trained.documents is not None:
             raise ValueError("rows of this task hold several documents: dynamics are rolled along one sequence each")

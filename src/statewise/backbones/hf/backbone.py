@@ -15,17 +15,20 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.capabilities import Counted, Noted, Pretrained
 from statewise.backbones.hf import loading
-from statewise.backbones.hf.adapters import add_lora
 from statewise.backbones.hf.comparison import compare
 from statewise.backbones.hf.config import HuggingFaceConfig
-from statewise.backbones.hf.standardisation import moments
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.masks import as_bias, causal_within_documents, positions_within_documents
 from statewise.backbones.nn.streams import keys_in_reach
-from statewise.backbones.powers import Counted, Noted, Pretrained
 from statewise.data_types import Batch, Hidden
+
+SAMPLED_ROWS, SAMPLED_TOKENS = 16, 33
+"""The size of the text by which states are standardised."""
+LEAST_DEVIATION = 1e-3
+"""Smallest deviation, as a share of the median one: a constant feature stays finite."""
 
 
 class HuggingFace(Pretrained, Counted, Noted, Hookable):
@@ -75,7 +78,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         body = causal.base_model
         self._adapted: tuple[Any] | None = None
         if config.lora.rank is not None and not fresh:
-            self._adapted = (add_lora(causal, config.lora, config.model),)
+            self._adapted = (loading.add_lora(causal, config.lora, config.model),)
         if config.gradient_checkpointing:
             name = "activation_checkpointing_enable"  # the newer one
             getattr(causal, name, causal.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -278,9 +281,9 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         short = loading.longest_with_one_rotation(found)
         if short is not None and self.context > short:
             raise ValueError(
-                f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} turns all positions "
-                f"by other angles as soon as there are more than {short:,} (longrope), so what it reads of a document "
-                "would depend on its neighbours in a batch: set task.context lower"
+                f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} rotates all "
+                f"positions by other angles once there are more than {short:,} (longrope), so what it reads "
+                "of a document would depend on its neighbours in a batch: set task.context lower"
             )
 
     # Frozen weights
@@ -376,3 +379,30 @@ def _leave_out_frozen(module: Any, state: dict[str, Any], prefix: str, metadata:
 def _keep_frozen(module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
     for name, tensor in module.frozen().items():
         state.setdefault(prefix + name, tensor)
+
+
+@torch.no_grad()
+def moments(backbone: Backbone, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations, (D,) each, of the readouts of text that the backbone samples itself; tokens are
+    below `vocabulary`. First positions, where models keep other things, are left out.
+
+    Neither the data nor the tokenizer is known when a model is loaded. Random tokens are a poor substitute: on a small
+    model their standard deviations were 0.7 to 1.7 times those on held-out text, those of sampled text 0.9 to 1.2
+    times.
+    """
+    training = backbone.training
+    backbone.eval()
+    generator, found = torch.Generator().manual_seed(0), []
+    cache, tokens = (
+        backbone.make_cache(SAMPLED_ROWS),
+        torch.randint(0, vocabulary, (SAMPLED_ROWS, 1), generator=generator),
+    )
+    for _ in range(min(SAMPLED_TOKENS, backbone.context)):
+        readout = backbone.extend(tokens, cache).readout
+        found.append(readout)
+        shares = backbone.logits(readout[:, 0])[:, :vocabulary].double().softmax(-1)
+        tokens = torch.multinomial(shares, 1, generator=generator)
+    backbone.train(training)
+    read = torch.cat(found[1:] or found, dim=1).flatten(0, 1)
+    deviation = read.std(0)
+    return read.mean(0), deviation.clamp(min=LEAST_DEVIATION * float(deviation.median()) + 1e-8)

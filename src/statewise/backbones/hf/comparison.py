@@ -24,7 +24,7 @@ ROWS, TOKENS = 2, 12
 WINDOW = 4
 """Sliding windows are this narrow for the comparison, so that a few tokens show what they do."""
 SHARE = 1e-4
-"""By how much two results may differ, as a share of the largest number, or of 1."""
+"""The largest allowed difference of two results, relative to the largest number, or to 1."""
 
 
 class Differs(Exception):
@@ -98,7 +98,7 @@ def _same(found: Tensor, wanted: Tensor, otherwise: str) -> None:
 
 @contextmanager
 def _narrow(config: Any) -> Iterator[None]:
-    """Within, sliding windows are `WINDOW` wide."""
+    """Within this context, sliding windows are `WINDOW` wide."""
     before = getattr(config, "sliding_window", None)
     if before is not None:
         config.sliding_window = WINDOW

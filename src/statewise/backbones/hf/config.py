@@ -41,7 +41,7 @@ class HuggingFaceConfig:
     revision: str | None = None
     """Branch, tag or commit on the hub; null: its main branch."""
     from_scratch: bool = False
-    """Whether to draw new weights: of the folder only the configuration is used."""
+    """Whether to draw new weights and use only the configuration of the model."""
     layers: int | None = None
     """Layers to keep, the first ones; null: all."""
     tied: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from statewise.backbones.hf.config import HuggingFaceConfig
+from statewise.backbones.hf.config import HuggingFaceConfig, LoRAConfig
 from statewise.runtime.extras import failing_as, may_be_on_hub, needed, quiet_hub
 from statewise.runtime.json_files import ANYTHING, NUMBER, POSITIVE, SHARE, TEXT, read_json
 from statewise.runtime.messages import cut_words, short
@@ -41,9 +42,9 @@ LARGEST_SIZE = 2**24
 MOST_PARTS = 10_000
 """Layers of a model, or experts of a layer."""
 CONSTANTS = re.compile(r"\.masked_bias$|rotary_emb\.inv_freq$")
-"""Tensors of old checkpoints that are no weights: newer versions of transformers compute them."""
+"""Tensors of old checkpoints that are not weights: newer versions of transformers compute them."""
 ADAPTER = "it has an adapter (adapter_config.json): merge it with its model first (merge_and_unload of peft)"
-"""Of models that transformers would load frozen, but for the adapter."""
+"""The message for models that transformers would load frozen, except for the adapter."""
 
 
 def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
@@ -146,6 +147,36 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
     return model
 
 
+def add_lora(causal: Any, config: LoRAConfig, model: str) -> Any:
+    """Freezes a causal language model of transformers and adds adapters to it, in place; returns the model of peft
+    around it. Raises `ValueError` if no layer has such a name, or if it is the embedding or the head."""
+    peft = needed("peft", "LoRA adapters")
+    rank = config.rank
+    assert rank is not None
+    targets: Any = [name.strip() for name in config.targets.split(",") if name.strip()]
+    made = peft.LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank if config.alpha is None else config.alpha,
+        lora_dropout=config.dropout,
+        target_modules="all-linear" if targets == ["all-linear"] else targets,
+        task_type="CAUSAL_LM",
+    )
+    head, table = causal.get_output_embeddings(), causal.get_input_embeddings()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that GPT-2's matrices are transposed, which peft then handles
+        try:
+            adapted = peft.get_peft_model(causal, made)
+        except ValueError as error:
+            raise ValueError(
+                f"backbone.lora.targets {config.targets}: {model} has no such layers to adapt: {str(error)[:200]}"
+            ) from None
+    if causal.get_output_embeddings() is not head:
+        raise ValueError("backbone.lora.targets names the vocabulary head, which must be a plain matrix: leave it out")
+    if causal.get_input_embeddings() is not table:
+        raise ValueError("backbone.lora.targets names the embedding, which must be a plain table: leave it out")
+    return adapted
+
+
 def tokenizer_symbols(config: HuggingFaceConfig) -> dict[int, str] | None:
     """Tokens of the model's tokenizer.json by id; None if it has none."""
     transformers, folder = needed("transformers", USERS), Path(config.model)
@@ -199,7 +230,7 @@ def longest_with_one_rotation(found: Any) -> int | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within, transformers prints neither warnings nor progress, except that of downloads on a terminal."""
+    """Within this context, transformers prints neither warnings nor progress, except for downloads on a terminal."""
     logging, hub = needed("transformers", USERS).logging, needed("huggingface_hub", USERS).utils
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     downloads = not hub.are_progress_bars_disabled()
@@ -232,7 +263,7 @@ def _check_folder(folder: Path) -> None:
             f"statewise export {folder} --to hf --out DIR"
         )
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
-        raise ValueError(f"{path}: no configuration of a model: it names no model_type")
+        raise ValueError(f"{path}: not the configuration of a model: it has no model_type")
     if content["model_type"] == "statewise":
         raise ValueError(f"{folder}: a model of statewise itself: train its run on with statewise")
 
@@ -300,7 +331,7 @@ def _check_parts(raw: Any, name: str) -> None:
 
 
 def _check_quantisation(found: Any, config: HuggingFaceConfig) -> None:
-    """Raises `ValueError` if the weights of the model are quantised. Of a model for new weights the fields are
+    """Raises `ValueError` if the weights of the model are quantised. For a model with new weights the fields are
     dropped."""
     for field in QUANTISED:
         value = vars(found).pop(field, None)

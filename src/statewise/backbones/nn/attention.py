@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from statewise.backbones.nn.blockwise import attend_blockwise
 from statewise.backbones.nn.masks import Documents, as_bias, causal, causal_bias
-from statewise.backbones.nn.streams import INPUT, Reach
+from statewise.backbones.nn.streams import INPUT, Pattern, Reach
 
 WRITTEN_OUT_UP_TO = {torch.bfloat16: 512, torch.float32: 64}
-"""By dtype, the longest key sequence for which explicit products are used on a CPU when gradients are needed."""
+"""The longest key sequence, by dtype, for which a CPU uses explicit products when gradients are needed."""
 SOFTMAX_FROM = 16
-"""Fewest keys whose softmax uses a CPU's vectors: of ten it takes eight times as long as of sixteen."""
+"""Fewest keys whose softmax uses a CPU's vector instructions: ten keys take eight times as long as sixteen."""
 
 
 def attend(
@@ -37,8 +37,8 @@ def attend(
     """
     if documents is not None:
         if query.device.type == "cpu" and not dropout:
-            streams = (part[:, :, None] for part in (query, key, value))
-            return attend_blockwise(*streams, streams=(INPUT,), reach=Reach(None, -1), documents=documents)[:, :, 0]
+            query, key, value = (part[:, :, None] for part in (query, key, value))
+            return attend_blockwise(query, key, value, Pattern((INPUT,), Reach(None, -1), documents))[:, :, 0]
         mask = documents.mask() if query.device.type == "cpu" else documents.bias(query.dtype)
     short = key.shape[-2] <= WRITTEN_OUT_UP_TO.get(query.dtype, 0)
     if short and query.device.type == "cpu" and torch.is_grad_enabled():

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from statewise.backbones.nn.attention import attend
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.initialisation import Init, check_init
+from statewise.backbones.nn.layers import make_norm
 from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.norm import make_norm
 from statewise.backbones.nn.rotary import split_heads
 from statewise.runtime.bounds import bounded
 

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statewise.backbones.nn.differentiable_once import differentiable_once
-from statewise.backbones.nn.eager import eager
-from statewise.backbones.nn.masks import Documents, document_starts
-from statewise.backbones.nn.streams import PREDICTION, Reach, may_read
+from statewise.backbones.nn.differentiable_once import differentiable_once, eager
+from statewise.backbones.nn.masks import as_bias, document_starts
+from statewise.backbones.nn.streams import PREDICTION, Pattern, Reach, may_read
 
 QUERIES = 128
 """Queries per block, over all streams."""
@@ -41,57 +40,43 @@ class _Block(NamedTuple):
     """For each part the bias of its scores: 0 or -inf, broadcastable to (B, H, S, queries, keys)."""
 
 
+class _Shape(NamedTuple):
+    """What the blocks depend on besides the documents."""
+
+    streams: tuple[int, ...]
+    reach: Reach
+    key_streams: int
+    places: int
+    block: int
+    dtype: torch.dtype
+    device: torch.device
+
+
 @eager  # otherwise unrolled, block by block, and anew for each length
 def attend_blockwise(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    streams: tuple[int, ...],
-    reach: Reach,
-    documents: Documents | None = None,
-    block: int | None = None,
+    query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, block: int | None = None
 ) -> Tensor:
-    """Attention of the queries of `streams` to the keys of all streams.
-
-    `query` (B, H, S, T, W), with S indexing `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only inputs;
-    `documents` packed in the rows; `block` places of queries at a time. Returns (B, H, S, T, W). Every query must read
-    at least one key.
-    """
-    shape = streams, key.shape[2], query.shape[3], reach, block or QUERIES // len(streams), query.dtype, query.device
+    """`stream_attention.attend_streams`, with `block` places of queries at a time. Every query must read a key."""
+    streams, reach, documents = pattern
+    places, block = query.shape[3], block or QUERIES // len(streams)
+    shape = _Shape(streams, reach, key.shape[2], places, block, query.dtype, query.device)
     if documents is None:
-        blocks = _causal_blocks(*shape)
+        blocks = _causal_blocks(shape)
     else:
         numbers = documents.numbers
-        blocks = documents.once(shape, lambda: list(_blocks(*shape, numbers)))
+        blocks = documents.once(shape, lambda: list(_blocks(shape, numbers)))
     result: Tensor = _Blockwise.apply(query, key, value, blocks)  # type: ignore[no-untyped-call]
     return result
 
 
 @lru_cache(maxsize=32)
-def _causal_blocks(
-    streams: tuple[int, ...],
-    key_streams: int,
-    places: int,
-    reach: Reach,
-    block: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> list[_Block]:
-    return list(_blocks(streams, key_streams, places, reach, block, dtype, device, None))
+def _causal_blocks(shape: _Shape) -> list[_Block]:
+    return list(_blocks(shape, None))
 
 
-def _blocks(
-    streams: tuple[int, ...],
-    key_streams: int,
-    places: int,
-    reach: Reach,
-    block: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    documents: Tensor | None,
-) -> Iterator[_Block]:
+def _blocks(shape: _Shape, documents: Tensor | None) -> Iterator[_Block]:
     """The keys that each block of queries reads; masks only where not every query reads all keys of a part."""
+    streams, reach, key_streams, places, block, dtype, device = shape
     first = None  # [T] the earliest place of any row's document
     shared = False
     if documents is not None:
@@ -132,7 +117,7 @@ def _bias(
         allowed = (allowed & same)[:, None]  # [B, 1, S, queries, keys]
     elif allowed.all():
         return None
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
+    return as_bias(allowed, dtype)
 
 
 class _Blockwise(torch.autograd.Function):

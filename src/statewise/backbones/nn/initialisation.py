@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from statewise.backbones.nn.embedding import TokenEmbedding
+from statewise.backbones.nn.layers import TokenEmbedding
 from statewise.runtime.bounds import bounded
 
 Init = float | str

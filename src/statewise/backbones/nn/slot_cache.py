@@ -47,7 +47,7 @@ class SlotCache:
 
     @property
     def room(self) -> int:
-        """Tokens that still fit into the current chunk; 0 if there is none."""
+        """Tokens that still fit into the current chunk; 0 without a chunk."""
         return self.chunk - self.chunks[-1].keys.length if self.chunks else 0
 
     @property

@@ -11,41 +11,30 @@ from torch.nn import functional as F
 
 from statewise.backbones.nn.attention import attend
 from statewise.backbones.nn.blockwise import attend_blockwise
-from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.streams import Reach, may_read, on_device, stream_mask
+from statewise.backbones.nn.streams import Pattern, Reach, may_read, on_device, stream_mask
 
 FLEX_FROM = 512
-"""Shortest rows that FlexAttention takes on a GPU: it compiles a kernel for each length, and short rows have many."""
+"""Shortest rows for FlexAttention on a GPU: it compiles a kernel for each length, and short rows have many lengths."""
 FLEX_WIDTH = 16
-"""Least width of a head that it takes there."""
+"""Least width of a head for FlexAttention."""
 FLEX_STEP = 128
-"""It pads rows to multiples of this many places, the size of its tiles, so that lengths are few ..."""
+"""Rows are padded to multiples of this many places, the size of its tiles, so that there are few lengths ..."""
 FLEX_SHAPES = 128
-"""... and keeps at most so many kernels. Beyond that PyTorch would go on without one, and write all scores out."""
+"""... and at most this many kernels are kept. Beyond that PyTorch would go on without one, and store all scores."""
 
 
-def attend_streams(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    streams: tuple[int, ...],
-    reach: Reach,
-    documents: Documents | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Attention of the queries of `streams` to the keys of all streams, by `may_read`.
+def attend_streams(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, dropout: float = 0.0) -> Tensor:
+    """Attention of the queries of some streams to the keys of all streams that `pattern` lets them read.
 
-    `query` (B, H, S, T, W), with S indexing `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only inputs;
-    `documents` packed in the rows. Returns (B, H, S, T, W).
+    `query` (B, H, S, T, W), with S indexing `pattern.streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only
+    inputs. Returns (B, H, S, T, W).
     """
-    if dropout or torch.compiler.is_exporting():  # an exported model takes any length, and the others choose by it
-        return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents, dropout=dropout)
-    if query.device.type == "cuda":
-        if not takes_flex(query.shape[3], query.shape[4]):
-            return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents)
-        return attend_flex(query, key, value, streams=streams, reach=reach, documents=documents)
-    return attend_blockwise(query, key, value, streams=streams, reach=reach, documents=documents)
+    if dropout or torch.compiler.is_exporting():  # an exported model takes any length, and the other ways depend on it
+        return attend_dense(query, key, value, pattern, dropout=dropout)
+    if query.device.type != "cuda":
+        return attend_blockwise(query, key, value, pattern)
+    attend_cuda = attend_flex if takes_flex(query.shape[3], query.shape[4]) else attend_dense
+    return attend_cuda(query, key, value, pattern)
 
 
 def takes_flex(places: int, width: int) -> bool:
@@ -53,18 +42,9 @@ def takes_flex(places: int, width: int) -> bool:
     return places >= FLEX_FROM and width >= FLEX_WIDTH
 
 
-def attend_dense(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    streams: tuple[int, ...],
-    reach: Reach,
-    documents: Documents | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """With a dense mask: the reference for the other implementations. Arguments as in `attend_streams`."""
-    rows, heads, _, places, width = query.shape
+def attend_dense(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, dropout: float = 0.0) -> Tensor:
+    """`attend_streams` with a dense mask: the reference for the other implementations."""
+    (streams, reach, documents), places = pattern, query.shape[3]
     if documents is None:
         make = stream_mask if torch.compiler.is_exporting() else _shared_mask
         mask = make(streams, places, reach, device=query.device)
@@ -73,24 +53,14 @@ def attend_dense(
             ("streams", streams, reach), lambda: stream_mask(streams, places, reach, documents.numbers)
         )
     mask = mask[..., : key.shape[2] * places]
-    flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
+    flat = (part.flatten(2, 3) for part in (query, key, value))
     return attend(*flat, mask=mask, dropout=dropout).view(query.shape)
 
 
-def attend_flex(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    streams: tuple[int, ...],
-    reach: Reach,
-    documents: Documents | None = None,
-) -> Tensor:
-    """PyTorch's FlexAttention, for GPUs: it skips tiles that the predicate leaves empty.
-
-    Arguments as in `attend_streams`. Streams are concatenated: interleaved, far fewer tiles would be empty.
-    """
-    rows, heads, asking, real, width = query.shape
+def attend_flex(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> Tensor:
+    """`attend_streams` by PyTorch's FlexAttention, for GPUs: it skips tiles that the predicate leaves empty. Streams
+    are concatenated: interleaved, far fewer tiles would be empty."""
+    (streams, reach, documents), (rows, heads, asking, real, width) = pattern, query.shape
     padding = -real % FLEX_STEP
     places = real + padding
     if padding:  # later places, which no real query reads
@@ -100,7 +70,7 @@ def attend_flex(
     else:
         shape, numbers = (streams, key.shape[2], places, reach), F.pad(documents.numbers, (0, padding))
         mask = documents.once(("tiles", *shape), lambda: _tiles(*shape, numbers, query.device))
-    flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
+    flat = (part.flatten(2, 3) for part in (query, key, value))
     attention = _flex(query.device.type)
     if torch.compiler.is_compiling():  # as part of a larger whole
         found: Tensor = attention(*flat, block_mask=mask)

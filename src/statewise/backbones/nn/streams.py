@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from statewise.backbones.nn.masks import Documents
+
 INPUT, PREDICTION = 0, 1
 """Numbers of the streams, in the causal order within a place."""
 
@@ -21,6 +23,16 @@ class Reach(NamedTuple):
 
     inputs: int | None
     predictions: int | None
+
+
+class Pattern(NamedTuple):
+    """Which keys the queries of some streams read, by `may_read`."""
+
+    streams: tuple[int, ...]
+    """The streams of the queries, in their order."""
+    reach: Reach
+    documents: Documents | None = None
+    """The documents packed in the rows: a query reads keys of its own document."""
 
 
 def may_read(

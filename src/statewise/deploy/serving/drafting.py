@@ -11,7 +11,7 @@ import torch
 
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.drafts import ModelDrafts, PromptLookup
-from statewise.decoding.predictor import Drafter, Predictor, drafter
+from statewise.decoding.predictor import Drafter, Predictor, require
 from statewise.deploy.serving.choosing import Choices
 from statewise.deploy.serving.rows import Row
 
@@ -29,7 +29,7 @@ class Drafting:
         """`length`: tokens drafted at a time, at most; `auto`: as many as are measured to be fastest for the number of
         rows, perhaps none. Then a pass reads at most `part` tokens, so that no row waits long. Raises `LacksPower` if
         the model itself shall draft and cannot, and `ValueError` if a draft cannot fit its context."""
-        self.model = ModelDrafts(drafter(predictor)) if source == "model" else None
+        self.model = ModelDrafts(require(predictor, Drafter)) if source == "model" else None
         self.length, self.longest, self.part = length, predictor.context - 1, part
         if length != "auto" and length > self.longest:
             raise ValueError(

@@ -31,10 +31,10 @@ LOGITS = {"cpu": 2**22, "cuda": 2**26}
 TINY = 1e-30
 """Where Z P is below this for some expert, terms may be lost by underflow: such pairs are computed one by one."""
 AT_ONCE = 2**22
-"""Logits of such pairs that are computed at a time."""
+"""Most logits of pairs that are computed one by one, at a time."""
 STRIPS = 2
-"""Prefixes of a block are taken in so many parts, each with the suffixes behind its first prefix: fewer pairs that do
-not count."""
+"""Number of parts of a block's prefixes. Each part is paired only with the suffixes behind its first prefix, so fewer
+pairs are computed that do not count."""
 
 
 class MixtureWorker(Worker):
@@ -96,7 +96,7 @@ class MixtureWorker(Worker):
                 total += gradient
 
     def mapped(self, prefix: Tensor, suffix: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of one output log A (R, b, r, V), log u (R, b, r), log C (R, b, S, V), log w (R, b, S)."""
+        """log A (R, b, r, V), log u (R, b, r), log C (R, b, S, V) and log w (R, b, S) of one output."""
         R, left = self.head.experts, list(leaves)
         words = left.pop() if self.head.words else None
         bias, gates_bias = left.pop(1), left.pop(2)
@@ -132,7 +132,7 @@ class MixtureWorker(Worker):
             u, w = (self.from_log(part, 0) for part in (log_u, log_w))
             counted = counted.to(self.exact)
             factor = counted * -self.weights[output].to(self.exact)
-            # Gradients of log P, and those of log W but for u and w, and those of -log Z but for A or C.
+            # Gradients of log P, of log W except the factor u or w, and of -log Z except the factor A or C.
             of_P, of_W = A.new_zeros(A.shape[0], *counted.shape[1:]), torch.zeros_like(counted)
             of_a, of_c = (torch.empty_like(part) if self.wanted else part for part in (A, C))
             underflown = torch.zeros_like(counted, dtype=torch.bool)
@@ -190,7 +190,7 @@ class MixtureWorker(Worker):
             return found
 
     def from_log(self, part: Tensor, dim: int) -> Tensor:
-        """Its exponential in the precision of sums, but for a constant factor along `dim`, which cancels."""
+        """The exponential in the precision of sums, up to a constant factor along `dim`, which cancels."""
         exact = part.to(self.exact, copy=True, memory_format=torch.contiguous_format)
         return exact.sub_(exact.amax(dim, keepdim=True)).exp_()
 

@@ -14,18 +14,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from statewise.backbones.base import Backbone, BackboneFactory
+from statewise.backbones.base import Backbone, BackboneFactory, encode_backwards
+from statewise.backbones.capabilities import Counted
 from statewise.backbones.nn.initialisation import Init, check_init
-from statewise.backbones.powers import Counted
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective, backbone_flops
-from statewise.objectives.belief_state.pair_costs import pair_numbers
 from statewise.objectives.belief_state.pair_loss import pair_loss
-from statewise.objectives.belief_state.pairs import Layout, Pairs, Sampling, closes, expected_weights, layout
+from statewise.objectives.belief_state.pairs import (
+    Layout,
+    Pairs,
+    Sampling,
+    closes,
+    expected_weights,
+    layout,
+    pair_numbers,
+)
 from statewise.objectives.belief_state.predictors import BeliefPredictor, GoalPredictor
-from statewise.objectives.belief_state.right_to_left import answers, encode_backwards
 from statewise.objectives.belief_state.text_head import GatedHead, MixtureHead, MLPHead, TextHead
-from statewise.objectives.targets import to_float32
+from statewise.objectives.targets import answers, to_float32
 from statewise.runtime.bounds import bounded, unset
 
 
@@ -83,12 +89,12 @@ class BeliefStateConfig:
                 self,
                 "head_width",
                 prefix="objective.",
-                reason="is of the heads mlp and gated: add --objective.head mlp, or set experts",
+                reason="is for the heads mlp and gated: add --objective.head mlp, or set experts",
             )
         else:
             # Runs from before the mixture became the default have stored expert_width null with the other heads.
             names = ("experts",) if self.expert_width is None else ("experts", "expert_width")
-            unset(self, *names, prefix="objective.", reason=f"is of the head mixture, not of {self.head}")
+            unset(self, *names, prefix="objective.", reason=f"is for the head mixture, not for {self.head}")
 
     @property
     def sampling(self) -> Sampling:
@@ -131,7 +137,7 @@ class BeliefState(Objective):
         return Loss({name: Part(totals[place].clone(), counts[name], parts[name]) for place, name in enumerate(parts)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Counted pairs of each head; of weighted ones their expected total weight."""
+        """Counted pairs of each head; their expected total weight if pairs are weighted."""
         pairs = self.pairs(batch)
         found = dict(zip(("next_token", "previous_token"), expected_weights(pairs, self.config.sampling)))
         if self.config.min_gap == 1:
@@ -145,11 +151,11 @@ class BeliefState(Objective):
         return layout(self.pairs(batch), config.sampling, self.vocabulary if config.min_gap == 1 else None)
 
     def head_matrices(self) -> list[Tensor]:
-        """See `Objective.head_matrices`; those of the text head as well."""
+        """See `Objective.head_matrices`; includes the matrices of the text head."""
         return [*super().head_matrices(), *self.head.head_matrices()]
 
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`; of sampled pairs the expected number. Without a backward encoder pairs of one prefix
+        """See `Objective.flops`; for sampled pairs the expected number. Without a backward encoder pairs of one prefix
         have the same distributions."""
         body = backbone_flops(self.prefix_encoder, batch)
         if body is None or not isinstance(self.prefix_encoder, Counted):

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statewise.backbones.nn.differentiable_once import differentiable_once
-from statewise.backbones.nn.eager import eager
+from statewise.backbones.nn.differentiable_once import differentiable_once, eager
 from statewise.objectives.belief_state.mixture_pairs import MixtureWorker
 from statewise.objectives.belief_state.pair_workers import AutogradWorker, MLPWorker, Worker
 from statewise.objectives.belief_state.pairs import Group, Layout

@@ -1,4 +1,5 @@
-"""Which prefix-suffix pairs of the Belief State Transformer count, how much, and in which blocks they are computed.
+"""Which prefix-suffix pairs of the Belief State Transformer count, how much, how many there are, and in which blocks
+they are computed.
 
 A pair is a gap in a document: tokens p .. s are hidden, the prefix before p and the suffix behind s are known. The next
 token is the one at p, the previous token the one at s. A document of T tokens has T (T + 1) / 2 pairs with something
@@ -16,18 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.backbones.nn.eager import eager
+from statewise.backbones.nn.differentiable_once import eager
 from statewise.backbones.nn.masks import document_starts
 from statewise.data_types import sent
 
 PADDED = 1.2
-"""Documents share a group if it computes at most so many times the pairs that count ..."""
+"""Documents share a group if that computes at most this many times the pairs that count ..."""
 FEW = 4096
-"""... or at most so many pairs in all."""
+"""... or at most this many pairs in total."""
 
 WASTED = {"cpu": 128, "cuda": 2**14}
-"""About twice as many pairs may a block compute that do not count: more take longer than a further block, of which a
-GPU, where a block's hundred operations must be started one by one, should have few."""
+"""About half of the pairs that a block may compute although they do not count. More waste is slower than one more
+block; a GPU, which starts a block's hundred operations one by one, prefers few large blocks."""
 
 AT_ONCE = 2**20
 """Pairs whose expected weights are added up at a time."""
@@ -104,7 +105,7 @@ class Group(NamedTuple):
     """(2, r): least and largest place of each prefix column, on the host."""
 
     def to(self, device: torch.device) -> Group:
-        """The same on a device."""
+        """The group on a device."""
         return Group._make(sent(part, device) if isinstance(part, Tensor) else part for part in self)
 
     def weights(self, block: Block, outputs: int) -> Tensor:
@@ -189,13 +190,13 @@ class Layout(NamedTuple):
     groups: list[Group]
 
     def to(self, device: torch.device) -> Layout:
-        """The same on a device."""
+        """The layout on a device."""
         rows = sent(self.prefix_rows, device), sent(self.suffix_rows, device)
         return Layout(*rows, [group.to(device) for group in self.groups])
 
 
 class _Stretches(NamedTuple):
-    """Of each of m documents, the columns whose prefixes, and those whose suffixes, form pairs."""
+    """The columns whose prefixes, and those whose suffixes, form pairs, for each of m documents."""
 
     row: np.ndarray
     start: np.ndarray
@@ -389,8 +390,9 @@ class _Host(NamedTuple):
         )
 
     def closed(self, symbol: int) -> list[_Arrays]:
-        """The pairs with nothing between them. One is at each column that counts: its prefix ends before the column,
-        its suffix begins with it. One is at the end of each such document: all of it, and the empty suffix."""
+        """The pairs with nothing between them. Each column that counts has one: the prefix ends before the column, and
+        the suffix begins with it. Each such document has one more at its end: the whole document, and the empty
+        suffix."""
         T = self.tokens.shape[1]
         following, previous = self.next_targets, self.previous_targets & self.prefixes
         opens = np.diff(self.group, axis=1, prepend=-1) != 0
@@ -451,6 +453,74 @@ def drawn(used: np.ndarray, share: float) -> np.ndarray:
 
 
 def _next_true(mask: np.ndarray, missing: int) -> np.ndarray:
-    """(B, T): the first column from each on where `mask` holds; `missing` if there is none."""
+    """(B, T): the first column from each on where `mask` holds; `missing` if it holds nowhere later."""
     column = np.where(mask, np.arange(mask.shape[1]), missing)
     return np.minimum.accumulate(column[:, ::-1], axis=1)[:, ::-1]
+
+
+class PairNumbers(NamedTuple):
+    """How much the text head computes for a batch; for sampled pairs the expected numbers."""
+
+    prefixes: int
+    """Different prefix states in pairs, the empty one included."""
+    suffixes: int
+    """Different suffix states in pairs, the empty one included."""
+    pairs: float
+    """Pairs that count for a head, once each."""
+    next_tokens: float
+    """Pairs that count for the next token."""
+    previous_tokens: float
+    """Pairs that count for the previous token."""
+
+
+def pair_numbers(pairs: Pairs, sampling: Sampling, closed: bool) -> PairNumbers:
+    """The numbers of a batch on the host. `closed`: with the pairs that have nothing between them."""
+    group, following, previous, prefixes = (
+        getattr(pairs, name).numpy() for name in ("group", "next_targets", "previous_targets", "prefixes")
+    )
+    following, previous, prefixes = (mask & (group > 0) for mask in (following, previous, prefixes))
+    B, T = group.shape
+    column = np.broadcast_to(np.arange(T), (B, T))
+    opens, ends = np.diff(group, axis=1, prepend=-1) != 0, np.diff(group, axis=1, append=-1) != 0
+    first = np.maximum.accumulate(np.where(opens, column, 0), axis=1)
+    last = np.minimum.accumulate(np.where(ends, column, T - 1)[:, ::-1], axis=1)[:, ::-1]
+
+    def within(mask: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """(B, T): how many columns low .. high of the same row are in `mask`."""
+        total = np.pad(mask.cumsum(axis=1), ((0, 0), (1, 0)))
+        counted = np.take_along_axis(total, high + 1, 1) - np.take_along_axis(total, np.minimum(low, high + 1), 1)
+        return np.maximum(counted, 0)
+
+    def number(own: np.ndarray, from_: np.ndarray, to: np.ndarray, longest: int) -> np.ndarray:
+        """(3,): pairs with at most `longest` hidden tokens that count for the next token, the previous one, and both.
+        Prefix columns are in `own`, from `from_` of their document on; suffix columns go up to `to`."""
+        furthest = np.minimum(to, column + longest - 1)
+        nearest = np.maximum(from_, column - longest + 1)
+        later = within(np.ones_like(own), column, furthest) * own
+        earlier = within(prefixes & own, nearest, column) * (column <= to)
+        both = within(previous, column, furthest) * own
+        return np.array(
+            [(later * following).sum(), (earlier * previous).sum(), (both * (following & prefixes)).sum()], np.float64
+        )
+
+    every = np.ones_like(following)
+    taken = number(every, first, last, T)
+    if not sampling.takes_all:
+        interior = (~opens, first + 1, last - 1)
+        taken += sampling.share * number(*interior, sampling.max_gap or T) - number(*interior, T)
+    # States are numbered as in `pairs.Layout`: 0 is the empty one, 1 + b T + t ends, or begins, with token t of row b.
+    own = 1 + np.arange(B)[:, None] * T + column
+    as_prefix = following | (prefixes & (within(previous, column, last) > 0))
+    as_suffix = (within(following, first, column) > 0) | (previous & (within(prefixes, first, column) > 0))
+    used_prefixes = [np.where(opens, 0, own - 1)[as_prefix]]
+    used_suffixes = [np.where(ends, 0, own + 1)[as_suffix & (group > 0)]]
+    if closed:
+        meeting = following | (previous & prefixes)
+        used_prefixes += [np.where(opens, 0, own - 1)[meeting], own[meeting & ends]]
+        used_suffixes.append(own[meeting])
+        for mask in (every, ends):
+            taken += [(part & mask).sum() for part in (following, previous & prefixes, following & previous & prefixes)]
+    different = [len(np.unique(np.concatenate([[0], *used]))) for used in (used_prefixes, used_suffixes)]
+    return PairNumbers(
+        different[0], different[1], float(taken[0] + taken[1] - taken[2]), float(taken[0]), float(taken[1])
+    )

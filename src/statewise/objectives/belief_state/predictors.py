@@ -40,7 +40,7 @@ class BeliefModel(Protocol):
         """(1, 1, D)."""
 
     def suffix_states(self, batch: Batch) -> Tensor:
-        """(B, T, D): of the suffix that begins with each token."""
+        """(B, T, D): state of the suffix that begins with each token."""
 
 
 class BeliefPredictor(CausalPredictor):
@@ -82,13 +82,13 @@ class BeliefPredictor(CausalPredictor):
 
     def _full_precision(self) -> AbstractContextManager[object]:
         kind = self.device.type
-        # Weights without memory are built to ask what a model can do.
+        # Models on the device `meta` are built to find out what they can do.
         return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
-    def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
-        """See `CausalPredictor.read_prompt`. Prompts may be empty: both encoders have a state for that."""
+    def first_logits(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
+        """See `CausalPredictor.first_logits`. Prompts may be empty: both encoders have a state for that."""
         if prompts.shape[1]:
-            return super().read_prompt(cursor, prompts, counts)
+            return super().first_logits(cursor, prompts, counts)
         state = self.empty().expand(len(prompts), 1, -1)
         cursor.remember(state, None)
         return self.next_logits(Hidden(state, state), prompts, cursor)[:, -1]
@@ -125,8 +125,8 @@ class GoalCursor(CausalCursor):
 
 
 class TwoSidedPredictor(BeliefPredictor, GoalScorer):
-    """With both encoders, it can condition on goals and score them. With `side` 1, prompts, goals and completions are
-    in reverse order: a goal is a reversed prefix."""
+    """A predictor with both encoders, which can condition on goals and score them. With `side` 1, prompts, goals and
+    completions are in reverse order: a goal is a reversed prefix."""
 
     def __init__(self, objective: BeliefModel, side: Literal[0, 1] = 0) -> None:
         super().__init__(objective, side)
@@ -148,7 +148,7 @@ class TwoSidedPredictor(BeliefPredictor, GoalScorer):
         plain = self.new_cursor(len(prompts))
         goals, choices = ahead.expand(len(prompts), -1), self.vocabulary + may_close
         cursor = GoalCursor(plain.cache, plain.recent, plain.known, goals, choices)
-        return cursor, self.read_prompt(cursor, prompts, counts)
+        return cursor, self.first_logits(cursor, prompts, counts)
 
     @torch.no_grad()
     def score_goal(self, cursor: CausalCursor, goal: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.backbones.nn.initialisation import Init, init_weights
-from statewise.backbones.nn.matrix import Matrix
-from statewise.backbones.nn.norm import make_norm
+from statewise.backbones.nn.layers import Matrix, make_norm
 
 
 class TextHead(nn.Module, ABC):
@@ -214,7 +213,7 @@ class MixtureHead(TextHead):
         )
 
     def of_suffix(self, suffix: Tensor) -> tuple[Tensor, Tensor]:
-        """As `of_prefix`."""
+        """(..., D) -> what suffixes add to the experts' logits and to the gates', shaped as in `of_prefix`."""
         if self.suffix_experts is None or self.suffix_gates is None:
             empty = suffix.new_zeros(*suffix.shape[:-1], self.outputs, self.experts, self.vocabulary)
             return empty, empty[..., 0]

@@ -1,10 +1,10 @@
-"""Optional powers of backbones, each a type that a backbone declares."""
+"""What some backbones can do and others cannot: a type each, which a backbone declares."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from statewise.data_types import Batch
     from statewise.decoding.carried_state import StateProtocol
 
-PROMPT_POSITIONS = 4096
-"""Positions of prompts read at a time, counted over rows and streams. This bounds a pass's memory besides keys and
-values; fewer at a time are slower."""
+
+@runtime_checkable
+class HasStandard(Protocol):
+    """Fields of a backbone that is compared with a standard transformer of the same size."""
+
+    def standard(self) -> Self | None:
+        """The fields of that transformer; None if this is one."""
 
 
 class Branch(nn.Module, ABC):
@@ -65,24 +69,7 @@ class Branching(Backbone):
 
     @abstractmethod
     def branch_flops(self, length: int) -> float:
-        """Operations of such a block on one document of so many tokens, counted as by `Counted`."""
-
-
-class ReadoutOnly(Backbone):
-    """It can compute the readouts of a batch at a lower cost than `encode`."""
-
-    @abstractmethod
-    def readouts(self, batch: Batch) -> Tensor:
-        """`Hidden.readout` of `encode`, (B, T, D)."""
-
-
-class PromptReader(Backbone):
-    """It can read a prompt, where only the last position's output is needed, at a lower cost than `extend`."""
-
-    @abstractmethod
-    def read_prompt(self, tokens: Tensor, cache: Any, counts: np.ndarray | None = None) -> Hidden:
-        """Reads `tokens` (B, T) into the cache, the first `counts[b]` >= 1 of row b; None: all. Returns `Hidden` of
-        each row's last position only, (B, 1, ...) each."""
+        """FLOPs of a last block on one document of `length` tokens, counted as in `Counted.flops`."""
 
 
 class Counted(Backbone):
@@ -140,7 +127,7 @@ class Followed(Backbone):
         Applies every map to every stream of every position, even where the result is not used."""
 
 
-class Fetching(Backbone):
+class Fetching(Followed):
     """Its predictions attend to the inputs of their own positions."""
 
     @abstractmethod
@@ -188,13 +175,13 @@ class Carrying(Backbone):
 
 
 class AcrossRows(Backbone):
-    """In training, it can carry a state across consecutive rows of a lane (`Batch.continuation`). Gradients stop at the
+    """It can carry a state across consecutive training rows of a lane (`Batch.continuation`). Gradients stop at the
     start of a row (truncated backpropagation through time). Evaluation and inference are not affected."""
 
     @property
     @abstractmethod
     def across_rows(self) -> bool:
-        """Whether it is configured to."""
+        """Whether it is configured to do so."""
 
     @abstractmethod
     def open_lanes(self, lanes: int) -> None:
@@ -224,51 +211,3 @@ def check_kept(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
         )
     if not tensor.isfinite().all():
         raise ValueError(f"a damaged state: {name} contains NaN or infinity")
-
-
-def readouts(backbone: Backbone, batch: Batch) -> Tensor:
-    """(B, T, D): the readouts of a batch, at the lowest cost that the backbone offers."""
-    return backbone.readouts(batch) if isinstance(backbone, ReadoutOnly) else backbone.encode(batch).readout
-
-
-def prompt_parts(length: int, rows: int, streams: int = 1) -> list[slice]:
-    """The slices of prompt columns to read in turn."""
-    size = max(32, PROMPT_POSITIONS // max(1, streams * rows))
-    return [slice(first, min(first + size, length)) for first in range(0, length, size)]
-
-
-def read_prompt(backbone: Backbone, tokens: Tensor, cache: Cache, counts: np.ndarray | None = None) -> Hidden:
-    """Reads prompts `tokens` (B, T), the first `counts[b]` >= 1 of row b; None: all. Returns `Hidden` at each row's
-    last token, (B, 1, ...)."""
-    if isinstance(backbone, PromptReader):
-        return backbone.read_prompt(tokens, cache, counts)
-    return read_in_parts(lambda part, new: backbone.extend(part, cache, new), tokens, counts)
-
-
-def read_in_parts(
-    extend: Callable[[Tensor, np.ndarray | None], Hidden],
-    tokens: Tensor,
-    counts: np.ndarray | None = None,
-    streams: int = 1,
-) -> Hidden:
-    """`read_prompt` by `extend`, which reads further tokens (B, n), the first `counts[b]` of row b or all, as
-    `Backbone.extend` does."""
-    found: Hidden | None = None
-    for columns in prompt_parts(tokens.shape[1], len(tokens), streams):
-        part = tokens[:, columns]
-        if counts is None:
-            found = Hidden(*(each[:, -1:] for each in extend(part, None)))
-            continue
-        new = np.clip(counts - columns.start, 0, part.shape[1])
-        last = last_columns(extend(part, new), new)
-        read = torch.from_numpy(new > 0).to(tokens.device)[:, None, None]
-        found = last if found is None else Hidden(*(torch.where(read, *pair) for pair in zip(last, found)))
-    assert found is not None
-    return found
-
-
-def last_columns(hidden: Hidden, counts: np.ndarray) -> Hidden:
-    """Column `counts[b] - 1` of each row b of `hidden` (B, n, ...), or the first if the count is 0: (B, 1, ...)."""
-    column = torch.from_numpy(np.maximum(counts, 1) - 1).to(hidden.state.device)
-    rows = torch.arange(len(column), device=column.device)
-    return Hidden(*(each[rows, column][:, None] for each in hidden))

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-from statewise.backbones.nn.norm import RMSNorm, make_norm
+from statewise.backbones.nn.layers import RMSNorm, make_norm
 
 
 def test_rms_norm_is_the_composed_one_gradients_included():

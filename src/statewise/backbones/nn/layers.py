@@ -1,4 +1,7 @@
-"""Normalisation. RMSNorm has a hand-written backward pass: on a CPU autograd takes nearly twice as long."""
+"""Layers: norms, token embeddings, and linear maps whose matrix is used by itself.
+
+RMSNorm has a hand-written backward pass: on a CPU autograd takes nearly twice as long.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,8 @@ class LayerNorm(nn.LayerNorm):
 
 
 def at_least_as_precise(part: Tensor, x: Tensor) -> Tensor:
-    """`part` in the precision of `x` if that is higher: of a sharded model, blocks may be gathered in bf16, which
-    kernels for float32 do not take."""
+    """`part` in the precision of `x` if that is higher: blocks of a sharded model may be gathered in bf16, which
+    kernels for float32 do not accept."""
     return part.to(torch.promote_types(part.dtype, x.dtype))
 
 
@@ -73,3 +76,35 @@ def make_norm(kind: Literal["rms", "layer"], width: int, bias: bool, eps: float)
     """RMSNorm, or LayerNorm with or without bias, over the last `width` values; `eps` is added to their mean square,
     or to their variance."""
     return RMSNorm(width, eps=eps) if kind == "rms" else LayerNorm(width, eps=eps, bias=bias)
+
+
+class TokenEmbedding(nn.Module):
+    """A matrix with a row for each token id: its own, or the matrix of another embedding, for a second model."""
+
+    def __init__(self, rows: int, width: int, shared: TokenEmbedding | None = None) -> None:
+        super().__init__()
+        # Not registered as a submodule, which would list its matrix among the parameters a second time.
+        self._shared = (shared,)
+        self.weight: nn.Parameter | None = None
+        if shared is None:
+            self.weight = nn.Parameter(torch.randn(rows, width))
+
+    @property
+    def matrix(self) -> Tensor:
+        """(rows, D)."""
+        (shared,) = self._shared
+        if shared is not None:
+            return shared.matrix
+        assert self.weight is not None
+        return self.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(...) token ids -> (..., D)."""
+        return F.embedding(tokens, self.matrix)
+
+
+class Matrix(nn.Linear):
+    """A linear map of which other code reads the weight, in parts or as the vocabulary head.
+
+    It has a type of its own because dynamic quantisation replaces `nn.Linear` by modules without this weight.
+    """

@@ -1,1 +1,0 @@
-"""The loss of a vocabulary head, without storing many logits."""
