@@ -9,8 +9,7 @@ from doubles import VOCABULARY, FixedTask, spread_weights, subject, tiny_gpt, ti
 from torch.nn import functional as F
 from two_stream_paper import from_the_paper
 
-from statewise.analysis.beliefs.smoothing import smoothed
-from statewise.analysis.documents import documents, positions
+from statewise.analysis.positions import documents, positions, smoothed
 from statewise.backbones.nn.embedding import TokenEmbedding
 from statewise.backbones.nn.streams import Reach, stream_mask
 from statewise.data_types import Batch, Examples

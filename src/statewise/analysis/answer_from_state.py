@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.analysis.beliefs.beliefs import states_of
-from statewise.analysis.sentences import percent
 from statewise.data_types import Completion, Examples
 from statewise.decoding.predictor import future_reader
 from statewise.reporting.figures import Curve, Panel

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.data_types import Examples, LacksPower
 from statewise.decoding.predictor import Fetcher
 from statewise.evaluation.scoring import score_batch

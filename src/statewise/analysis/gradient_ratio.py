@@ -16,8 +16,7 @@ import torch
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.beliefs.smoothing import smoothed
-from statewise.analysis.documents import documents
+from statewise.analysis.positions import documents, smoothed
 from statewise.data_types import LacksPower, in_float64
 from statewise.decoding.predictor import Predictor, Traceable
 from statewise.reporting.figures import Panel

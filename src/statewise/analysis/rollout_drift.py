@@ -14,8 +14,7 @@ import torch
 from torch.nn import functional as F
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.data_types import Batch
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
 from statewise.reporting.figures import Curve, Panel

@@ -12,11 +12,9 @@ from torch import nn
 from statewise.analysis.base import Findings, Snapshot
 from statewise.analysis.beliefs.beliefs import beliefs, prefix_states, states_of
 from statewise.analysis.probes import fit as probe_fit
-from statewise.analysis.probes.by_layer import by_layer
 from statewise.analysis.probes.fit import UNDEFINED, FitConfig, Probes, Sample, fit_and_answer, order
-from statewise.analysis.probes.prefix_split import TEST, TRAINING, VALIDATION, split_by_prefix
 from statewise.analysis.probes.probes import draw_positions, numbers
-from statewise.analysis.probes.probing import draw_training
+from statewise.analysis.probes.probing import TEST, TRAINING, VALIDATION, by_layer, draw_training, split_by_prefix
 from statewise.data_types import Examples, Hidden
 from statewise.model.building import make_analysis
 from statewise.reporting.figures import Curve, Panel

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.base import Analysis, Findings, Subject, explained
 from statewise.analysis.beliefs.beliefs import states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
-from statewise.analysis.sentences import explained
 from statewise.data_types import Examples, in_float64
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
 from statewise.reporting.figures import Curve, Panel

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.data_types import Batch, Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
 from statewise.reporting.figures import Curve, Panel

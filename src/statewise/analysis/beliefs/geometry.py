@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, explained
 from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, equal_beliefs, planes
-from statewise.analysis.sentences import explained
 from statewise.data_types import Examples, LacksPower, in_float64
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Drawing, Panel, over_steps

@@ -7,26 +7,24 @@ constant guess of the most frequent training label.
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, percent
 from statewise.analysis.beliefs.beliefs import is_several, layer_widths, states_of
-from statewise.analysis.probes.by_layer import by_layer
 from statewise.analysis.probes.fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
-from statewise.analysis.probes.prefix_split import FEWEST as FEWEST_PREFIXES
-from statewise.analysis.probes.prefix_split import TEST, TRAINING, VALIDATION, prefix_hashes, split_by_prefix
-from statewise.analysis.sentences import percent
 from statewise.data_types import Examples
 from statewise.reporting.figures import Curve, Panel, Role, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import counted
 from statewise.tasks.base import Task
+from statewise.tasks.holding_out import hash_prefixes
 from statewise.tasks.permutation import shuffled
 
 UNTRAINED = "untrained model"
@@ -36,6 +34,11 @@ FEW = 30
 """An accuracy on fewer labels is remarked upon."""
 FEWEST = 10
 """Minimum number of training sequences."""
+TEST, VALIDATION, TRAINING = 0, 1, 2
+TEST_SHARE = 0.25
+"""Share of the distinct prefixes on which probes are tested."""
+FEWEST_PREFIXES = 40
+"""Minimum number of distinct prefixes if they are split."""
 OTHER_PREFIXES = (
     "the task holds out no sequences: probes are tested on states after other prefixes than they are trained on, and "
     "only on labels that occur after these"
@@ -372,3 +375,69 @@ def number_labels(*arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     names = np.unique(np.concatenate([labels[labels != UNDEFINED] for labels in arrays]))
     numbered = [np.where(labels == UNDEFINED, UNDEFINED, np.searchsorted(names, labels)) for labels in arrays]
     return names, numbered
+
+
+def split_by_prefix(*hashes: np.ndarray, validation: float) -> list[np.ndarray]:
+    """For each array of prefix hashes, the part of each prefix: `TEST`, `VALIDATION` or `TRAINING`; equal prefixes are
+    in the same part. `validation`: the share of validation among the prefixes that are not tested. Raises `ValueError`
+    if there are fewer than `FEWEST_PREFIXES`."""
+    # The order of the hashes has nothing to do with the prefixes, so each part is a random choice of them.
+    distinct = np.unique(np.concatenate(hashes))
+    if len(distinct) < FEWEST_PREFIXES:
+        raise ValueError(
+            f"the sequences have {len(distinct)} different prefixes to probe: a probe needs at least "
+            f"{FEWEST_PREFIXES}, as this task holds out no sequences, so that prefixes are divided between training "
+            "and test. Set --sequences and --training_sequences higher, or train on longer sequences"
+        )
+    tested = round(TEST_SHARE * len(distinct))
+    last = tested + max(1, round(validation * (len(distinct) - tested)))
+    return [np.searchsorted([tested, last], np.searchsorted(distinct, each), side="right") for each in hashes]
+
+
+def prefix_hashes(examples: Examples, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """(m,) uint64: a hash of the tokens of sequence rows[i] up to position positions[i]."""
+    return hash_prefixes(examples.tokens)[rows, positions]
+
+
+def by_layer(found: Mapping[str, Findings]) -> Findings:
+    """Combines the findings of `Probing` on each activation, given by name. Pictures number layers from 1.
+
+    Metrics: `accuracy_NAME` and `accuracy_untrained_NAME`. Panels: accuracy over layers, of models and controls; and
+    accuracy along the probes' own axis, one curve per name. Names that differ in more than the layer's number, such as
+    those of two streams, get separate curves.
+    """
+    accuracy = {f"accuracy_{name}": one.metrics["accuracy"] for name, one in found.items()}
+    untrained = {f"accuracy_untrained_{name}": one.metrics["accuracy_untrained"] for name, one in found.items()}
+    families: dict[str, list[str]] = {}
+    for name in found:
+        families.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    over_layers = []
+    for family, names in families.items():
+        layers = [float(_layer(name)) for name in names]
+        for number, curve in enumerate(found[names[0]].panels[0].curves):
+            label = curve.label if len(families) == 1 else f"{curve.label}, {family}"
+            means = [float(np.mean(found[name].panels[0].curves[number].y)) for name in names]
+            over_layers.append(Curve(label, layers, means, curve.role))
+    best = max(found, key=lambda name: found[name].metrics["accuracy"])
+    first, along = next(iter(found.values())).panels[0], []
+    several = len(families) > 1 or any(len({*map(_layer, names)}) < len(names) for names in families.values())
+    for name, one in found.items():
+        (probed,) = (curve for curve in one.panels[0].curves if curve.label == one.details["probed"])
+        along.append(Curve(name if several else f"layer {_layer(name)}", probed.x, probed.y, "series"))
+    return Findings(
+        accuracy | untrained,
+        [Panel("layer", "accuracy", over_layers, shares=True), Panel(first.x_title, "accuracy", along, shares=True)],
+        {"layers": {name: one.details for name, one in found.items()}},
+        list(dict.fromkeys(note for one in found.values() for note in one.notes)),
+        main=list(accuracy),
+        verdict=(
+            f"Of {len(found):,} layers, probes read most from {best}: {percent(found[best].metrics['accuracy'])} "
+            f"right; from the same layer of an untrained model {percent(found[best].metrics['accuracy_untrained'])}."
+        ),
+    )
+
+
+def _layer(name: str) -> int:
+    """The number of an activation's layer, the first of which is 1; 0 if it has none, as the embedding."""
+    found = re.search(r"\d+", name)
+    return int(found[0]) + 1 if found else 0

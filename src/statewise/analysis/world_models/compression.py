@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.following import by_length, draw, probabilities
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.world_models.continuations import by_length, draw, probabilities
 from statewise.analysis.world_models.trials import (
     TrialsConfig,
     count_trials,

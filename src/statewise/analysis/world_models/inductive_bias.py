@@ -15,13 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, percent
 from statewise.analysis.beliefs.beliefs import is_several, states_of
 from statewise.analysis.beliefs.least_squares import ridge
-from statewise.analysis.probes.prefix_split import TEST, prefix_hashes, split_by_prefix
 from statewise.analysis.probes.probes import draw_positions, known_states, world_of
-from statewise.analysis.probes.probing import UNTRAINED, draw_training
-from statewise.analysis.sentences import percent
+from statewise.analysis.probes.probing import TEST, UNTRAINED, draw_training, prefix_hashes, split_by_prefix
 from statewise.analysis.world_models.trials import share
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor

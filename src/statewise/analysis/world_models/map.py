@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.analysis.world_models.reconstruction import Reconstruction, Ride, Street, reconstruct, rides_of
 from statewise.data_types import Examples, LacksPower
 from statewise.decoding.base import Request
