@@ -76,6 +76,11 @@ class Connection(H11Protocol):  # type: ignore[misc]  # the extra may be missing
         """Answers what is no HTTP."""
         self._refuse(Refusal(400, msg))
 
+    def _should_upgrade(self) -> bool:
+        """Never: the header Upgrade may be ignored (RFC 9110, section 7.8). uvicorn would log how to install
+        WebSockets, which no route has."""
+        return False
+
     def _limit(self, what: Limited, seconds: float, end: Callable[[], None]) -> None:
         self._unlimit(what)
         self._limits[what] = self.loop.call_later(seconds, end)
