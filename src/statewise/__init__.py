@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from statewise.deploy.export.export import Format
-    from statewise.deploy.export.exported import Exported
+    from statewise.deploy.export.folder_files import Exported
     from statewise.experiments.launch import Listener
     from statewise.model.model import Model
     from statewise.training.trainer import Outcome

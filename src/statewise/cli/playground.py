@@ -59,6 +59,6 @@ def run(words: list[str]) -> int:
     models = serve.models_of(named, options.checkpoint, options.device)
     same_task(models)
     server = serve.server_module()
-    from statewise.deploy.serving.settings import Settings
+    from statewise.deploy.serving.settings import ServerSettings
 
-    return serve.start(models, Settings(), server.listen("127.0.0.1", options.port), show=True)
+    return serve.start(models, ServerSettings(), server.listen("127.0.0.1", options.port), show=True)

@@ -17,7 +17,7 @@ from statewise.runtime.messages import say, short, to_install
 
 if TYPE_CHECKING:
     from statewise.deploy.serving.served import Served
-    from statewise.deploy.serving.settings import Settings
+    from statewise.deploy.serving.settings import ServerSettings
 
 KEY = "STATEWISE_SERVE_KEY"
 
@@ -123,13 +123,13 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
 
     server = server_module()
-    from statewise.deploy.serving.settings import Settings
+    from statewise.deploy.serving.settings import ServerSettings
 
     if key is None and not options.no_auth and not server.is_loopback(options.host):
         raise ValueError(
             f"{options.host} can be reached by other machines: set a key with --api-key-file, or add --no-auth"
         )
-    settings = Settings(
+    settings = ServerSettings(
         options.max_rows,
         options.max_waiting,
         options.max_tokens,
@@ -155,10 +155,10 @@ def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Serve
     return [Served(name, load_model(run, checkpoint, device)) for name, run in named.items()]
 
 
-def check_drafts(models: Sequence[Served], settings: Settings) -> None:
+def check_drafts(models: Sequence[Served], settings: ServerSettings) -> None:
     """Says which models decode without drafts although these are wanted. Raises `ValueError` if all do."""
     from statewise.decoding.predictor import drafter
-    from statewise.deploy.serving.drafting import may_draft
+    from statewise.deploy.serving.choosing import may_draft
 
     without = [one for one in models if settings.draft != 0 and not may_draft(one.predictor, settings.drafter)]
     if without and len(without) == len(models):
@@ -168,7 +168,7 @@ def check_drafts(models: Sequence[Served], settings: Settings) -> None:
         say(f"{one.name} cannot draft and decodes without; --drafter prompt_lookup drafts for any model", flush=True)
 
 
-def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *, show: bool) -> int:
+def start(models: Sequence[Served], settings: ServerSettings, bound: socket.socket, *, show: bool) -> int:
     """Serves models and the playground at a bound socket until a signal; `show`: opens the browser. Returns the exit
     code."""
     from statewise.deploy.playground.routes import OPEN_PATHS, routes

@@ -18,7 +18,7 @@ import statewise.hf  # noqa: E402
 from statewise.backbones import BACKBONES  # noqa: E402
 from statewise.data_types import Batch  # noqa: E402
 from statewise.deploy.export.export import export  # noqa: E402
-from statewise.deploy.export.plain import NotPlain, plain  # noqa: E402
+from statewise.deploy.export.layouts import NotPlain, plain  # noqa: E402
 from statewise.deploy.export.registered import StatewiseConfig, StatewiseForCausalLM, objective_of  # noqa: E402
 from statewise.model.building import read_recipe  # noqa: E402
 from statewise.model.loading import new_model  # noqa: E402

@@ -5,8 +5,7 @@ import torch
 from doubles import CONTEXT, MAPPED_BLOCKS, VOCABULARY, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
 
 from statewise.backbones.gpt import GPTConfig
-from statewise.deploy.export.layouts import LAYOUTS, layout_of
-from statewise.deploy.export.plain import NotPlain, plain
+from statewise.deploy.export.layouts import LAYOUTS, NotPlain, layout_of, plain
 from statewise.deploy.export.tensor_maps import Stacked, Zeros, to_ours, to_theirs
 
 NO_ARCHITECTURE = [

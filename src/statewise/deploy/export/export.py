@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from statewise.deploy.export import folder_files as files
-from statewise.deploy.export.exported import Exported
+from statewise.deploy.export.folder_files import Exported
 from statewise.deploy.export.gguf_file import export_gguf
 from statewise.deploy.export.hf_folder import export_folder
 from statewise.model.model import Model

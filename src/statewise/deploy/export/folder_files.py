@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -111,3 +111,14 @@ def generation_json(end: int | None, context: int, longest_answer: int | None) -
 def size(folder: Path) -> int:
     """Bytes of all files."""
     return sum(os.path.getsize(Path(place, name)) for place, _, names in os.walk(folder) for name in names)
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    path: Path
+    architecture: str
+    parameters: int
+    bytes: int
+    notes: list[str]
+    """What a user should know, in sentences."""

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from statewise import __version__
 from statewise.backbones.hf.backbone import HuggingFace
-from statewise.deploy.export.exported import Exported
-from statewise.deploy.export.layouts import ROPE_BASE, Llama
-from statewise.deploy.export.plain import NotPlain, Plain, plain
+from statewise.deploy.export.folder_files import Exported
+from statewise.deploy.export.layouts import ROPE_BASE, Llama, NotPlain, Plain, plain
 from statewise.deploy.export.tokenizer import tokenizer_json
 from statewise.model.model import Model
 from statewise.runtime.durable import Checked, replacing

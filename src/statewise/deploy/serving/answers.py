@@ -11,7 +11,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from statewise.deploy.serving.rows import Row, Shown
+from statewise.deploy.serving.rows import Row, ShownToken
 from statewise.deploy.serving.served import Served
 
 
@@ -100,9 +100,9 @@ class TextAnswer(Answer):
 
     def _log_probabilities(self, index: int, tokens: slice) -> dict[str, Any] | None:
         row = self.rows[index]
-        if row.manner.alternatives is None:
+        if row.decoding.alternatives is None:
             return None
-        shown: list[Shown] = row.shown[tokens]
+        shown: list[ShownToken] = row.shown[tokens]
         text_of, offsets = self.served.token_text, row.transcript.offsets[: len(row.shown)][tokens]
         leads = [row.transcript.lead(at, text_of(one.token)) for at, one in zip(offsets, shown, strict=True)]
         return {

@@ -34,7 +34,7 @@ from statewise.model.snapshots import snapshot
 
 LONG = 20_000
 """Characters or tokens beyond which texts are encoded in another thread, so that other requests need not wait."""
-Made = TypeVar("Made")
+Returned = TypeVar("Returned")
 KINDS = ("", "application/json", "application/x-www-form-urlencoded")
 """Content types of bodies, which are JSON. The last is what curl says unless it is told otherwise."""
 
@@ -106,7 +106,7 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
             f"{given} {asked:,} completions: at most {most:,} may wait",
             param="prompt" if len(body.prompts) > 1 else "n",
         )
-    length = (sum(map(len, body.prompts)) + len(body.suffix or "")) * (body.n if body.manner.echo else 1)
+    length = (sum(map(len, body.prompts)) + len(body.suffix or "")) * (body.n if body.decoding.echo else 1)
     rows, read = await _aside(length, partial(_rows, served, body, limit))
     ticket = Ticket(rows, stream=body.stream, client=request.client.host if request.client else "")
     answer = kind(served, rows, read, include_usage=body.include_usage)
@@ -128,7 +128,7 @@ def _rows(served: Served, body: CompletionBody, limit: int) -> tuple[list[Row], 
     for number, (given, prompt) in enumerate(zip(body.prompts, prompts)):
         numbers = range(number * body.n, (number + 1) * body.n)
         rows += served.rows(
-            prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos, given=given
+            prompt, suffix, body.decoding, limit=limit, numbers=numbers, exact=body.ignore_eos, given=given
         )
     return rows, sum(map(len, prompts)) + (0 if suffix is None else len(suffix) * len(prompts))
 
@@ -335,7 +335,7 @@ def _unreadable(headers: Headers) -> str:
     return ""
 
 
-async def _aside(length: int, work: Callable[[], Made]) -> Made:
+async def _aside(length: int, work: Callable[[], Returned]) -> Returned:
     """What `work` returns about texts of `length` characters or tokens."""
     return await asyncio.to_thread(work) if length > LONG else work()
 

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from statewise.decoding.draft_length import FixedLength
 from statewise.decoding.predictor import GoalScorer, Predictor
-from statewise.deploy.serving.choosing import Choices, alternatives
-from statewise.deploy.serving.drafting import Drafting
+from statewise.deploy.serving.choosing import Choices, Drafting, alternatives
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import Alternatives, Row, Shown
+from statewise.deploy.serving.rows import Alternatives, Row, ShownToken
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Reading:
     """(P, V): after the last token read of each."""
     read: int = 0
     """Columns of `tokens` that were read."""
-    scores: list[list[Shown]] = field(default_factory=list)
+    scores: list[list[ShownToken]] = field(default_factory=list)
     """Of the tokens read of each prompt, if they are wanted."""
 
     @property
@@ -56,7 +55,7 @@ class Reading:
 
 
 @dataclass
-class Made:
+class BatchCounts:
     """What a batch counts."""
 
     alone: int = 0
@@ -67,7 +66,7 @@ class Made:
     """Drafted tokens that were chosen."""
 
 
-class Batch:
+class ContinuousBatch:
     """The rows of one model. All methods but `waiting.append` belong to one thread."""
 
     def __init__(
@@ -82,7 +81,7 @@ class Batch:
         self.reading: Reading | None = None
         self.rows: list[Row] = []
         """Rows of the cursor; those that ended are removed when that is worth a copy of the cache."""
-        self.made = Made()
+        self.counts = BatchCounts()
         self._cursor: Any = None
         self._pending = np.zeros(0, np.int64)  # (B,) tokens that were chosen and not read
         self._read = np.zeros(0, np.int64)  # (B,) tokens that each row has read
@@ -155,27 +154,27 @@ class Batch:
 
     def _fits(self, row: Row, first: Row, prompts: int, longest: int) -> bool:
         """Whether a row's prompt can be read beside that of `first`, `prompts` in all."""
-        alike = row.manner.scores_prompts == first.manner.scores_prompts
+        alike = row.decoding.scores_prompts == first.decoding.scores_prompts
         return alike and row.request.goal is None and first.request.goal is None and prompts * longest <= self.part
 
     def _read_part(self, reading: Reading) -> None:
         tokens, begin = reading.tokens, reading.read
         size = self.part if self.predictor.reads_answers else tokens.shape[1]
         if reading.cursor is None:
-            end = 1 if reading.first.manner.scores_prompts else size
+            end = 1 if reading.first.decoding.scores_prompts else size
             part = tokens[:, :end]
             reading.cursor, reading.logits = self._start(part, reading)
             reading.read = min(end, tokens.shape[1])
-            if reading.first.manner.scores_prompts:
+            if reading.first.decoding.scores_prompts:
                 for scores, token in zip(reading.scores, part[:, 0].tolist() if part.shape[1] else ()):
-                    scores.append(Shown(token, None, []))
+                    scores.append(ShownToken(token, None, []))
             return
         part = tokens[:, begin : begin + max(1, size // len(tokens))]
         counts = np.clip(reading.counts - begin, 0, part.shape[1])
         logits = self.predictor.extend(reading.cursor, part, None if (counts == part.shape[1]).all() else counts)
         assert reading.logits is not None
         before = torch.cat([reading.logits[:, None], logits], 1)
-        if reading.first.manner.scores_prompts:
+        if reading.first.decoding.scores_prompts:
             self._score(reading, part, counts, before[:, :-1])
         reading.logits = before[torch.arange(len(counts)), torch.from_numpy(counts)]
         reading.read = begin + part.shape[1]
@@ -198,13 +197,13 @@ class Batch:
         gained = shown.gather(2, part[..., None].to(shown.device))[..., 0].tolist()
         for place, (rows, count) in enumerate(zip(reading.rows, counts.tolist())):
             likely = alternatives(shown[place, :count], [rows[0]] * count)
-            reading.scores[place] += map(Shown, part[place, :count].tolist(), gained[place][:count], likely)
+            reading.scores[place] += map(ShownToken, part[place, :count].tolist(), gained[place][:count], likely)
 
     def _begin(self, reading: Reading) -> list[Row]:
         """Chooses the first tokens of rows whose prompts were read, and joins those that go on."""
         for rows, scores in zip(reading.rows, reading.scores):
             for row in rows:
-                if row.manner.scores_prompts:
+                if row.decoding.scores_prompts:
                     row.score_prompt(scores)
                 if row.limit == 0:
                     row.finish_without_tokens()
@@ -259,8 +258,8 @@ class Batch:
         self.predictor.release(self._cursor)
         self._read = self._read + read - back
         self._pending = np.array([row.tokens[-1] for row in self.rows], np.int64)
-        self.made.drafted += int(counts[live].sum())
-        self.made.accepted += int(accepted.sum())
+        self.counts.drafted += int(counts[live].sum())
+        self.counts.accepted += int(accepted.sum())
         length.record(asked, most[live].tolist(), accepted[live].tolist(), time.perf_counter() - began)
         return running
 
@@ -315,7 +314,7 @@ class Batch:
     def _alone(self, row: Row) -> tuple[int, float, Alternatives]:
         """A row's next token by a pass that reads the row alone, so that the rows beside it have no part in the
         rounding."""
-        self.made.alone += 1
+        self.counts.alone += 1
         prompt = Reading([[row]], torch.from_numpy(row.read)[None], np.array([len(row.read)]), scores=[[]])
         while prompt.cursor is None or prompt.read < len(row.read):
             self._read_part(prompt)

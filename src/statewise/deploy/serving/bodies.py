@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from statewise.decoding.sample import LEAST_TEMPERATURE, SampleConfig
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import Manner
-from statewise.deploy.serving.served import Given
+from statewise.deploy.serving.rows import DecodingOptions
+from statewise.deploy.serving.served import TextOrTokens
 from statewise.deploy.serving.text import Stops
 from statewise.runtime.json_files import AMOUNT, ANYTHING, COUNT, FLAG, NUMBER, TEXT, Leaf, Shape, check, finite, loads
 from statewise.runtime.messages import short, suggestion
@@ -203,12 +203,12 @@ def needed(value: Any, name: str) -> Any:
     return value
 
 
-def prompts(value: Any, name: str) -> list[Given]:
+def prompts(value: Any, name: str) -> list[TextOrTokens]:
     """One or more texts or sequences of token ids, in any form of the protocol. Raises `Refusal`."""
     value = needed(value, name)
     if isinstance(value, str) or (isinstance(value, list) and value and all(map(COUNT.holds, value))):
         return [value]
-    if not isinstance(value, list) or not value or not all(_is_given(one) for one in value):
+    if not isinstance(value, list) or not value or not all(_is_text_or_tokens(one) for one in value):
         raise Refusal(
             400,
             f"{name} must be a text, a list of texts, a list of token ids, or a list of such lists, not {short(value)}",
@@ -219,7 +219,7 @@ def prompts(value: Any, name: str) -> list[Given]:
     return value
 
 
-def _is_given(value: Any) -> bool:
+def _is_text_or_tokens(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(map(COUNT.holds, value)))
 
 
@@ -240,30 +240,30 @@ class CompletionBody:
     """A request for completions."""
 
     model: str | None
-    prompts: Sequence[Given]
-    suffix: Given | None
+    prompts: Sequence[TextOrTokens]
+    suffix: TextOrTokens | None
     max_tokens: int
-    manner: Manner
+    decoding: DecodingOptions
     n: int = 1
     stream: bool = False
     include_usage: bool = False
     ignore_eos: bool = False
 
 
-def _manner(
+def _decoding_options(
     found: Mapping[str, Any], seed: int | None, *, alternatives: int | None = None, echo: bool = False
-) -> Manner:
+) -> DecodingOptions:
     temperature, top_k = found["temperature"], found["top_k"]
     sampling = SampleConfig(temperature, top_k if top_k > 0 else None, found["top_p"]) if temperature > 0 else None
     drawn = secrets.randbits(63) if seed is None else seed
-    return Manner(sampling, drawn, _stops(found["stop"]), alternatives, echo)
+    return DecodingOptions(sampling, drawn, _stops(found["stop"]), alternatives, echo)
 
 
 def completion(body: Mapping[str, Any]) -> CompletionBody:
     """A body of /v1/completions."""
     found = read(body, COMPLETION, IGNORED)
     suffix = found["suffix"]
-    if suffix is not None and not _is_given(suffix):
+    if suffix is not None and not _is_text_or_tokens(suffix):
         raise Refusal(400, f"suffix must be a text or a list of token ids, not {short(suffix)}", param="suffix")
     if found["max_tokens"] == 0 and not found["echo"]:
         raise Refusal(400, "max_tokens must be at least 1, or echo true", param="max_tokens")
@@ -275,7 +275,7 @@ def completion(body: Mapping[str, Any]) -> CompletionBody:
         prompts("" if found["prompt"] is None and suffix else found["prompt"], "prompt"),
         suffix or None,
         found["max_tokens"],
-        _manner(found, found["seed"], alternatives=found["logprobs"], echo=found["echo"]),
+        _decoding_options(found, found["seed"], alternatives=found["logprobs"], echo=found["echo"]),
         found["n"],
         found["stream"],
         streaming["include_usage"],
@@ -294,7 +294,7 @@ def mistral(body: Mapping[str, Any]) -> CompletionBody:
         [found["prompt"]],
         found["suffix"] or None,
         found["max_tokens"],
-        _manner(found, seed),
+        _decoding_options(found, seed),
         stream=found["stream"],
     )
 
@@ -309,6 +309,6 @@ def llama(body: Mapping[str, Any]) -> CompletionBody:
         [found["input_prefix"] + found["prompt"]],
         found["input_suffix"] or None,
         most,
-        _manner(found, found["seed"]),
+        _decoding_options(found, found["seed"]),
         stream=found["stream"],
     )

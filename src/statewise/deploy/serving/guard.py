@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.settings import Settings
+from statewise.deploy.serving.settings import ServerSettings
 
 OPEN = ("/health", "/ready")
 """Paths that need no key, for probes of a load balancer."""
@@ -31,7 +31,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: Any, settings: Settings, metrics: Metrics, routes: Collection[str], open_paths: Collection[str]
+        self, app: Any, settings: ServerSettings, metrics: Metrics, routes: Collection[str], open_paths: Collection[str]
     ) -> None:
         """`routes`: the paths that metrics name; `open_paths`: paths, and with `/` at the end all below, that need no
         key; `/` is the root alone."""

@@ -24,7 +24,7 @@ Alternatives = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Manner:
+class DecodingOptions:
     """How the rows of a request are generated."""
 
     sampling: SampleConfig | None
@@ -43,7 +43,7 @@ class Manner:
         return self.echo and self.alternatives is not None
 
 
-class Shown(NamedTuple):
+class ShownToken(NamedTuple):
     """A token of a row's text."""
 
     token: int
@@ -56,15 +56,15 @@ class Row:
     """One sequence: a prompt and its completion so far."""
 
     def __init__(
-        self, request: Request, prompt: np.ndarray, limit: int, manner: Manner, transcript: Transcript
+        self, request: Request, prompt: np.ndarray, limit: int, decoding: DecodingOptions, transcript: Transcript
     ) -> None:
         """`request` has one prompt, what the model reads; `prompt` is the part of it that the user wrote. At most
         `limit` tokens are generated."""
-        self.request, self.prompt, self.limit, self.manner = request, prompt, limit, manner
+        self.request, self.prompt, self.limit, self.decoding = request, prompt, limit, decoding
         self.transcript = transcript
         self.tokens: list[int] = []
         """Generated tokens, with the one that ended the row."""
-        self.shown: list[Shown] = []
+        self.shown: list[ShownToken] = []
         """Tokens of the text, in order, with log-probabilities if they are wanted."""
         self.text = ""
         """The text so far."""
@@ -80,7 +80,7 @@ class Row:
         self.counted = 0
         """The number of `tokens` that the metrics know."""
         self._begin = 0
-        if manner.echo:
+        if decoding.echo:
             for token in prompt.tolist():
                 transcript.add(token)
             self._begin = len(transcript.text)
@@ -112,7 +112,7 @@ class Row:
         if self.ticket is not None:
             self.ticket.fail(refusal)
 
-    def score_prompt(self, scores: Sequence[Shown]) -> None:
+    def score_prompt(self, scores: Sequence[ShownToken]) -> None:
         """Takes the scores of all tokens read, in order."""
         self.shown += scores[len(scores) - len(self.prompt) :] if len(self.prompt) else ()
 
@@ -129,15 +129,15 @@ class Row:
             return
         before = len(self.text)
         self.transcript.add(token)
-        if self.manner.alternatives is not None:
-            self.shown.append(Shown(token, log_probability, alternatives))
+        if self.decoding.alternatives is not None:
+            self.shown.append(ShownToken(token, log_probability, alternatives))
         self._look(before)
         if self.finish is None and len(self.tokens) == self.limit:
             self._close("length")
 
     def _look(self, before: int) -> None:
         """Looks for stop strings in the text, of which `before` characters were searched."""
-        text, stops = self.transcript.text, self.manner.stops
+        text, stops = self.transcript.text, self.decoding.stops
         self.text = text
         place = stops.find(text, self._begin, before)
         if place is None:

@@ -15,12 +15,12 @@ from statewise import __version__
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import GoalScorer
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import Manner, Row
+from statewise.deploy.serving.rows import DecodingOptions, Row
 from statewise.deploy.serving.text import Spelled, Transcript, Written
 from statewise.model.model import Model
 from statewise.tasks.base import RunningText
 
-Given = str | list[int]
+TextOrTokens = str | list[int]
 """A prompt as text, or as token ids."""
 
 ROUNDING = 1e-4
@@ -48,7 +48,7 @@ class Served:
         self.casts = self._precision == "bf16"
         """Whether weights are cast for products."""
         self.rounding = 0.0 if self.casts else ROUNDING
-        """`Batch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
+        """`ContinuousBatch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
         self._spellings: list[bytes] | None = None
         if isinstance(self.task, RunningText):
             try:
@@ -62,7 +62,7 @@ class Served:
 
     # Texts
 
-    def encode(self, given: Given, param: str, *, later: bool = False) -> np.ndarray:
+    def encode(self, given: TextOrTokens, param: str, *, later: bool = False) -> np.ndarray:
         """(m,) tokens; `later`: of a text that does not begin a sequence. Raises `Refusal`, naming the field `param`,
         for what the task does not understand."""
         if isinstance(given, str):
@@ -108,20 +108,20 @@ class Served:
         self,
         prompt: np.ndarray,
         suffix: np.ndarray | None,
-        manner: Manner,
+        decoding: DecodingOptions,
         *,
         limit: int,
         numbers: Sequence[int],
         exact: bool,
-        given: Given | None = None,
+        given: TextOrTokens | None = None,
     ) -> list[Row]:
         """A row for each of `numbers`, which continue `prompt` (t,) by at most `limit` tokens, so that `suffix` follows
         if there is one. `exact`: they do not end before. `given`: the prompt as in the request. Raises `Refusal` if the
         model cannot do that."""
-        request, most = self._request(prompt, suffix, limit, exact, scored=manner.scores_prompts)
-        before, written = (prompt[:0], None) if manner.echo else (prompt, given if isinstance(given, str) else None)
+        request, most = self._request(prompt, suffix, limit, exact, scored=decoding.scores_prompts)
+        before, written = (prompt[:0], None) if decoding.echo else (prompt, given if isinstance(given, str) else None)
         return [
-            Row(replace(request, rows=[number]), prompt, most, manner, self.transcript(before, written))
+            Row(replace(request, rows=[number]), prompt, most, decoding, self.transcript(before, written))
             for number in numbers
         ]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from statewise.deploy.serving.drafting import Length, Source
+from statewise.deploy.serving.choosing import Length, Source
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """Limits, times in seconds, and access."""
 
     max_rows: int = 32
