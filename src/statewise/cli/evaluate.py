@@ -90,7 +90,7 @@ def _evaluate(
 
     keep = keep_losses if options.losses else None
     if options.comprehensive:
-        from statewise.evaluation.whole_documents import evaluate_whole_texts
+        from statewise.evaluation.evaluate import evaluate_whole_texts
 
         with shown_progress(), model.asking() as predictor:
             found = {
