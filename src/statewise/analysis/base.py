@@ -35,8 +35,8 @@ class Findings:
     main: list[str] = field(default_factory=list)
     """The metrics that comparisons show; the first is the most important."""
     verdict: str = field(kw_only=True)
-    """What was found, in one plain sentence: the figure, and what it is to be compared with (a control, chance, or the
-    largest possible value)."""
+    """The finding in one plain sentence: the figure and its reference (a control, chance, or the largest possible
+    value)."""
 
     def __post_init__(self) -> None:
         if not self.verdict.strip() or "\n" in self.verdict:
@@ -116,7 +116,7 @@ class Analysis(ABC):
 
 
 def percent(share: float) -> str:
-    """A share as a percentage: `86%`, `99.6%`, `0.4%`; never 0% or 100% for one that is not."""
+    """A share as a percentage: `86%`, `99.6%`, `0.4%`; 0% and 100% only if exact."""
     if math.isnan(share):
         return "an undefined share"
     whole = f"{share:.0%}"
@@ -128,5 +128,6 @@ def percent(share: float) -> str:
 
 
 def explained(r2: float) -> str:
-    """The share of a variance that R^2 says is explained; `none` of it from 0 down, where the mean is as good."""
+    """The share of a variance that a fit with this R^2 explains; `none` if R^2 is at most 0, where the mean is as
+    good."""
     return "none" if r2 <= 0 else percent(r2)

@@ -45,7 +45,7 @@ class Equations(Analysis):
         metrics = task.score(examples, subject.complete(examples))
         shares = [metrics[name] for name in names]
         curve = Curve(subject.snapshot.label, [float(number) for number in range(1, len(names) + 1)], shares)
-        panel = Panel("equation", "share that holds", [curve], shares=True)
+        panel = Panel("equation", "share of equations that hold", [curve], shares=True)
         verdict = f"Of {len(examples):,} problems " + (
             f"{percent(metrics[task.headline.metric])} are solved; the first equation holds in {percent(shares[0])}, "
             f"the last in {percent(shares[-1])}."

@@ -105,8 +105,8 @@ class GradientRatio(Analysis):
         known = [name for name, is_defined in zip(predictor.streams, defined) if is_defined]
         found = [f"{metrics[f'{name}_mean']:.2g} times in the stream {name}" for name in known]
         verdict = (
-            f"Compared with the gradient of a position's own loss, that of the losses 1 to {config.furthest} positions "
-            f"later is on average {' and '.join(found) or 'undefined in every stream'}."
+            f"Compared with the gradient of a position's own loss, the gradient of the losses 1 to {config.furthest} "
+            f"positions later is on average {' and '.join(found) or 'undefined in every stream'}."
         )
         return Findings(metrics, panels, details, notes, verdict=verdict)
 
@@ -134,12 +134,12 @@ class GradientRatio(Analysis):
 
 
 def _plain(values: np.ndarray) -> list[list[float | None]]:
-    """As lists, with None for NaN and infinity."""
+    """The values as lists, with None for NaN and infinity."""
     return [[float(value) if np.isfinite(value) else None for value in row] for row in values]
 
 
 def _traceable(predictor: Predictor) -> Traceable:
-    """The predictor, if it has that power. Raises `LacksPower` if not."""
+    """The predictor, if its gradients can be traced. Raises `LacksPower` if not."""
     if not isinstance(predictor, Traceable):
         raise LacksPower("gradient-ratio needs a model whose every use of parameters can be traced", Traceable)
     return predictor

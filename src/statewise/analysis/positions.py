@@ -14,7 +14,7 @@ FEWEST = 20
 
 
 def documents(examples: Examples) -> Iterator[np.ndarray]:
-    """(t,) tokens of each document; of a part of one where a row begins or ends inside it."""
+    """The tokens (t,) of each document, or of a part where a row begins or ends inside a document."""
     for row in range(len(examples)):
         tokens = examples.tokens[row, : examples.lengths[row]]
         if examples.documents is None:

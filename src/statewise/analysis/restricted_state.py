@@ -117,7 +117,7 @@ def _error_of_rise(sums: np.ndarray, counts: np.ndarray) -> dict[str, float]:
 
 
 def _limiter(predictor: Predictor) -> StateLimiter:
-    """The predictor, if it has that power. Raises `LacksPower` if not."""
+    """The predictor, if its state can be limited. Raises `LacksPower` if not."""
     if not isinstance(predictor, StateLimiter):
         raise LacksPower("restricted-state needs a model whose kept state can be limited", StateLimiter)
     return predictor

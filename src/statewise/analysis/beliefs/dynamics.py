@@ -103,14 +103,14 @@ class BeliefDynamics(Analysis):
                 f"{config.sequences:,} sequences of {length:,} tokens have {numbers:,} numbers of states, more than "
                 f"{MOST_NUMBERS:,}: set --sequences or --length lower"
             )
-        # Four numbers, as of held-out sets: those of training batches have three.
+        # A seed of four numbers, as of held-out sets: those of training batches have three.
         drawn = world.draw(np.random.default_rng([config.seed, 5, 0, 1]), config.sequences, length)
         found = _Rolled.along(predictor, dynamics, world, drawn, context, mapped)
         metrics = found.metrics(context)
         steps = self._by_steps(predictor, dynamics, world, drawn, context, mapped)
         metrics |= {f"step_{step + 1}_r2": value for step, value in enumerate(steps)}
 
-        # The cut-off above is for another map's sake, and the first state is not of the dynamics.
+        # The cut-off above was chosen for another map, and the first state is the backbone's.
         later = prefixes.columns > 0
         weights = prefixes.weights[later]
         refitted = fit(rolled[later], truth[later], weights, config.cutoff or CUTOFFS[0])(rolled[later])
@@ -157,7 +157,7 @@ class BeliefDynamics(Analysis):
 
 @dataclass(frozen=True)
 class _Rolled:
-    """What is found along n sequences of T tokens, by position."""
+    """Scores of backbone and dynamics along n sequences of T tokens, by position."""
 
     r2: dict[str, list[float]]
     """R^2 of the belief after each position, of the backbone as far as it reads, and of the dynamics."""
@@ -172,7 +172,7 @@ class _Rolled:
     def along(
         cls, predictor: Predictor, dynamics: StateDynamics, world: Believed, drawn: Examples, context: int, mapped: Fit
     ) -> _Rolled:
-        """Backbone and dynamics along the same sequences."""
+        """Scores of backbone and dynamics along the same sequences."""
         truth, ahead = world.beliefs(drawn), world.next_tokens(drawn)
         short = _cut(drawn, min(context, drawn.tokens.shape[1]))
         states = {"backbone": _backbone_states(predictor, short), "dynamics": _roll(dynamics, predictor, drawn)}
@@ -207,8 +207,8 @@ class _Rolled:
         return cls(**scores, pooled=pooled)
 
     def metrics(self, context: int) -> dict[str, float]:
-        """Means over the positions of training and beyond; the last position of training, after which nothing was
-        ever predicted, counts in neither. A mean over no position is left out."""
+        """Means over the positions of training and beyond. The last position of training, after which nothing was
+        predicted, counts in neither; means over no position are left out."""
         found = {f"r2_{name}": value for name, value in self.pooled.items()}
         excess, agreement = self.excess["dynamics"], self.agreement["dynamics"]
         if context > 2:
@@ -222,7 +222,7 @@ class _Rolled:
         return found
 
     def panels(self, context: int) -> list[Panel]:
-        """By number of tokens read."""
+        """Panels by number of tokens read."""
         panels = []
         for values, title, shares in (
             (self.r2, "R2 of the belief", True),
@@ -260,13 +260,13 @@ def _cut(examples: Examples, width: int) -> Examples:
 
 @torch.no_grad()
 def _backbone_states(predictor: Predictor, examples: Examples) -> Tensor:
-    """(n, T, E): of sequences of equal length."""
+    """The backbone's states, (n, T, E), of sequences of equal length."""
     return torch.cat([predictor.states(collate(part)).state.float() for _, part in blocks(examples, ROWS)])
 
 
 @torch.no_grad()
 def _backbone_logits(predictor: Predictor, examples: Examples) -> Tensor:
-    """(n, T, V): of sequences of equal length."""
+    """The backbone's logits, (n, T, V), of sequences of equal length."""
     return torch.cat([predictor.logits(collate(part)).float() for _, part in blocks(examples, ROWS)])
 
 

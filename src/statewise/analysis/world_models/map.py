@@ -53,7 +53,7 @@ class MapConfig(MapSettings):
     sequences: int = 1000
     """Rides sampled from the model per map, cycling through the origins and destinations of held-out rides."""
     trials: int = 1
-    """Number of maps, each from its own rides: a few wrong rides change a map a lot."""
+    """Number of maps, each from its own rides: a few wrong rides change a map considerably."""
     temperature: float = 1.0
     """Sampling temperature."""
     seed: int = 1
