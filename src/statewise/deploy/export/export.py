@@ -38,14 +38,14 @@ def export(
 
 
 def claimed(out: Path, to: Format, overwrite: bool) -> AbstractContextManager[Path]:
-    """A claim on `out` (`statewise.runtime.overwriting`), and the place for what it is to become."""
+    """A claim on `out` (`statewise.runtime.overwriting`), and the place where it is written."""
     if to == "gguf":
         return overwriting.claimed_file(out, overwrite)
     return overwriting.claimed_folder(out, files.FILES, files.SIGNS, "Hugging Face folder", overwrite, files.TEMPORARY)
 
 
 def _check_decoder(model: Model) -> None:
-    """Raises `ValueError` unless the model predicts token by token, as the decoders of other libraries ask it to."""
+    """Raises `ValueError` unless the model predicts token by token, as the decoders of other libraries require."""
     predictor, name = model.predictor(), model.recipe.objective.name
     if not predictor.reads_answers:
         raise ValueError(

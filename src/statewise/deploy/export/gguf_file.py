@@ -1,6 +1,6 @@
 """GGUF files, the format of llama.cpp, for decoders with the blocks of Llama.
 
-Its engines know an architecture by name and take the rest for granted. Of the architectures that our decoders map onto,
+Its engines know an architecture by name and assume the rest. Of the architectures that our decoders map onto,
 those with GELU use an approximation by a tanh there, and of StableLM and of biases the reader that the tests check this
 with, that of transformers, loses parts; so only Llama without biases is written.
 """

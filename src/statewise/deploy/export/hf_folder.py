@@ -36,7 +36,7 @@ HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
 """Head widths that attention kernels of inference servers commonly support; vLLM's on CPUs supports no others below
 128."""
 EVALUATION: Shape = {"checkpoint": COUNT, "num": COUNT, "metrics": {...: MEASURED}}
-"""What the card shows of a run's evaluation."""
+"""The parts of a run's evaluation that the card shows."""
 USE = """\
 ```python
 {imports}from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -167,12 +167,13 @@ def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[st
 
 
 def _whose(name: str, describe: Callable[[str], str]) -> str:
-    """The class of another package, and if it has a short name the package."""
+    """The class of another package; if the class has a short name, also the package."""
     return name if ":" in name else describe(name)
 
 
 def _evaluation(model: Model) -> dict[str, Any] | None:
-    """The evaluation of the model's run on held-out examples, if there is one. Raises `ValueError` unless it is one."""
+    """The evaluation of the model's run on held-out examples, if there is one. Raises `ValueError` if it is
+    malformed."""
     report = None if model.run is None else model.run.report("evaluation")
     if report is not None:
         assert model.run is not None

@@ -34,13 +34,13 @@ class Layout(ABC):
     """An architecture with its configuration and the names of its tensors."""
 
     architecture: ClassVar[str]
-    """Its class in transformers."""
+    """Name of its class in transformers."""
     model_type: ClassVar[str]
     norm: ClassVar[str]
     positions: ClassVar[str]
     mlps: ClassVar[tuple[str, ...]]
     biased: ClassVar[bool] = True
-    """Whether it can have biases."""
+    """Whether the architecture can have biases."""
 
     def fits(self, config: GPTConfig) -> bool:
         """Whether it represents such a decoder exactly."""
@@ -48,7 +48,7 @@ class Layout(ABC):
         return kind and (self.biased or not config.bias)
 
     def config(self, config: GPTConfig, vocabulary: int, context: int) -> dict[str, Any]:
-        """Its config.json, without special tokens."""
+        """The content of config.json, without special tokens."""
         return {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -59,11 +59,11 @@ class Layout(ABC):
 
     @abstractmethod
     def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
-        """The fields of its config.json that describe the blocks."""
+        """The fields of config.json that describe the blocks."""
 
     @abstractmethod
     def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        """Our tensors and theirs."""
+        """Maps between our tensors and those of the architecture."""
 
 
 class Llama(Layout):
@@ -238,7 +238,7 @@ def _head(config: GPTConfig) -> Iterator[TensorMap]:
 
 
 class NotPlain(ValueError):
-    """No such architecture represents the model; the message says why."""
+    """No architecture of other libraries represents the model; the message says why."""
 
 
 class Plain(NamedTuple):
@@ -251,7 +251,7 @@ class Plain(NamedTuple):
     tensors: dict[str, Tensor]
     """Its weights under the names of the architecture, in float32."""
     beside: dict[str, Tensor]
-    """What else was trained, under our names: latent dynamics, further heads."""
+    """Other trained tensors, under our names: latent dynamics, further heads."""
 
 
 def plain(objective: Objective) -> Plain:
@@ -266,7 +266,7 @@ def plain(objective: Objective) -> Plain:
     standard = type(backbone) is TwoStream and backbone.config.variant == "standard"
     if not (type(backbone) is GPT or standard):
         variant = f" of variant {backbone.config.variant}" if isinstance(backbone, TwoStream) else ""
-        raise NotPlain(f"{type(backbone).__name__}{variant} is no plain decoder")
+        raise NotPlain(f"{type(backbone).__name__}{variant} is not a plain decoder")
     assert isinstance(backbone, (GPT, TwoStream))
     config = backbone.config
     layout = layout_of(config)

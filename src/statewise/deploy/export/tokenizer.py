@@ -71,7 +71,7 @@ def word_level(
     """The content of a tokenizer.json whose tokens are `symbols` by id, each with its `lead`, in the spelling of
     byte-level tokenizers, by which transformers finds stop strings.
 
-    Text that is no symbol becomes a token beyond them and the model's `rows`, which no model has. `end` and `filler`
+    Text that is not a symbol becomes a token beyond them and the model's `rows`, which no model has. `end` and `filler`
     are special; without them there is a token for padding, one of the model's beyond the symbols if there is one."""
     tokens = {spelled(lead(form) + symbol): token for token, symbol in enumerate(symbols)}
     special = {token: name for name, token in tokens.items() if token in (end, filler)}

@@ -27,7 +27,7 @@ from statewise.objectives.predictors import CausalPredictor
 ADAPTER = "adapter"
 """Folder of the adapter alone, within the exported one."""
 EXTRA_STATE = "_extra_state"
-"""The name that torch gives to what `get_extra_state` returns."""
+"""The name under which torch stores the result of `get_extra_state`."""
 
 
 class Tuned(NamedTuple):
@@ -38,7 +38,7 @@ class Tuned(NamedTuple):
     adapter: Any
     """The model of peft with the adapter alone; None without LoRA."""
     beside: dict[str, Tensor]
-    """What else was trained, under our names."""
+    """Other trained tensors, under our names."""
     notes: list[str]
 
 
@@ -85,13 +85,13 @@ class Embedded(NamedTuple):
     """A tuned model with its objective."""
 
     fields: dict[str, Any]
-    """Of config.json: the backbone, and `pretrained_config`, the configuration of the architecture."""
+    """Fields of config.json: the backbone, and `pretrained_config`, the configuration of the architecture."""
     tensors: dict[str, Tensor]
     """All weights by name, on the CPU, for backbones that are made of that configuration."""
 
 
 def embedded(objective: Objective, backbone: HuggingFace) -> Embedded:
-    """Of an objective and the backbone that it predicts with; neither is changed."""
+    """The export of an objective and the backbone that it predicts with; neither is changed."""
     ours = dataclasses.replace(
         backbone.config,
         from_scratch=True,

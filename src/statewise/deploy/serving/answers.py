@@ -1,4 +1,4 @@
-"""Answers in the shapes that clients know: OpenAI's completions, Mistral's and llama.cpp's."""
+"""Answers in the formats of OpenAI's completions, Mistral's and llama.cpp's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Answer(ABC):
     """The answer to one request, whole or in chunks."""
 
     def __init__(self, served: Served, rows: Sequence[Row], prompt_tokens: int, *, include_usage: bool) -> None:
-        """`prompt_tokens`: of all prompts, each counted once. `include_usage`: a last chunk counts tokens."""
+        """`prompt_tokens`: number of tokens of all prompts, each counted once. `include_usage`: a last chunk counts
+        tokens."""
         self.served, self.rows, self.prompt_tokens, self.include_usage = served, rows, prompt_tokens, include_usage
 
     @abstractmethod

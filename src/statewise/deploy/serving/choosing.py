@@ -30,16 +30,16 @@ class Chosen(NamedTuple):
     """What B rows choose at n places each."""
 
     tokens: np.ndarray
-    """(B, n)."""
+    """(B, n) tokens."""
     close: np.ndarray
     """(B, n) bool: rounding may have decided (`StepByStep.close`)."""
     log_probabilities: np.ndarray
     """(B, n) under the model; not finite if the model's output is not."""
     alternatives: list[list[Alternatives]]
-    """By row and place; empty for rows that want none."""
+    """Likely tokens by row and place; empty for rows that want none."""
 
     def at(self, row: int, place: int) -> tuple[int, float, Alternatives]:
-        """One of them: what `Row.add` takes."""
+        """The choice of a row at a place, as the arguments of `Row.add`."""
         gained = float(self.log_probabilities[row, place])
         return int(self.tokens[row, place]), gained, self.alternatives[row][place]
 
@@ -58,7 +58,7 @@ class Choices:
         self.alike: list[tuple[StepByStep, list[int]]] = [
             (Greedy(GreedyConfig()) if config is None else Sample(config), places) for config, places in alike.items()
         ]
-        """How rows choose, and which of them do."""
+        """The ways to choose, each with the rows that choose so."""
         self._noise: dict[StepByStep, np.ndarray] = {}
         self._banned = [(place, row.request.banned) for place, row in enumerate(rows) if row.request.banned is not None]
 
@@ -103,7 +103,7 @@ class Choices:
         return tokens
 
     def _noise_of(self, plain: StepByStep, places: list[int], count: int, width: int) -> np.ndarray | None:
-        """(b, count, width) noise of the first places of some rows; None: they choose without."""
+        """(b, count, width) noise of the first places of some rows; None if they choose without noise."""
         if not plain.draws:
             return None
         known = self._noise.get(plain)
@@ -181,7 +181,7 @@ class Drafting:
         return made.tokens[:, 1:].cpu().numpy(), np.array(made.counts)
 
     def _lookup(self, row: Row) -> PromptLookup:
-        """What a row has read and will read next."""
+        """A lookup with all tokens that a row has read or will read next."""
         lookup = self._lookups.setdefault(row, PromptLookup(1, NGRAM))
         known = len(lookup.read[0])
         if not known:

@@ -41,7 +41,7 @@ class QueuedCall:
 
 
 class Lane:
-    """A model with its rows and other work."""
+    """A model with its rows and the other calls that it has to serve."""
 
     def __init__(self, served: Served, settings: ServerSettings) -> None:
         self.served = served
@@ -220,8 +220,8 @@ class Engine:
             try:
                 begun = batch.read_prompts()
                 metrics.prompt_tokens.labels(name).inc(sum(len(row.read) for row in begun))
-                self._gave([row for row in begun if row.tokens], name)
-                self._note(begun)
+                self._count_tokens([row for row in begun if row.tokens], name)
+                self._collect_to_wake(begun)
             except Exception as error:
                 batch.drop_reading()
                 self._failed(lane, reading.all if reading else [], error)
@@ -230,7 +230,7 @@ class Engine:
                 stepped = batch.step()
                 if stepped:
                     metrics.batch_rows.observe(len(stepped))
-                self._gave(stepped, name)
+                self._count_tokens(stepped, name)
             except Exception as error:
                 batch.drop_running()
                 self._failed(lane, running, error)
@@ -248,8 +248,8 @@ class Engine:
             for row in admitted:
                 self.metrics.queue_seconds.observe(now - row.submitted)
 
-    def _gave(self, rows: Sequence[Row], name: str) -> None:
-        """Notes that rows got tokens."""
+    def _count_tokens(self, rows: Sequence[Row], name: str) -> None:
+        """Counts the new tokens of rows, and their times."""
         now, metrics, made = time.monotonic(), self.metrics, 0
         for row in rows:
             new = len(row.tokens) - row.counted
@@ -259,18 +259,18 @@ class Engine:
                 for _ in range(new):
                     metrics.between_seconds.observe((now - row.last_token_at) / new)
             row.counted, row.last_token_at, made = len(row.tokens), now, made + new
-        self._note(rows)
+        self._collect_to_wake(rows)
         metrics.tokens.labels(name).inc(made)
 
-    def _note(self, rows: Sequence[Row]) -> None:
-        """The requests of these rows are told of their change, if they want to know now."""
+    def _collect_to_wake(self, rows: Sequence[Row]) -> None:
+        """Collects the requests of these rows that are to be woken now."""
         now, least = time.monotonic(), self.settings.chunk_seconds
         for row in rows:
             ticket = row.ticket
             if ticket is None or ticket in self._to_wake:
                 continue
-            if (ticket.stream and now - ticket.told_at >= least) or (row.ended and ticket.done):
-                ticket.told_at = now
+            if (ticket.stream and now - ticket.woken_at >= least) or (row.ended and ticket.done):
+                ticket.woken_at = now
                 self._to_wake.add(ticket)
 
     def _waiting(self, lane: Lane) -> int:
@@ -364,15 +364,15 @@ class Waiting(NamedTuple, Generic[Item]):
 
     item: Item
     client: str
-    """The address that asked."""
+    """The client's address."""
     places: int
     begun: bool
-    """Whether a part of it was begun: then it keeps its places."""
+    """Whether a part of the request was begun: then it keeps its places."""
 
 
 def displaced(waiting: Iterable[Waiting[Item]], client: str, places: int, most: int) -> list[Item] | None:
     """The requests that must leave a queue of `most` places so that a request of `client` for `places` can wait, in the
-    order in which they leave; None: there is no room for it.
+    order in which they leave; None if there is no room.
 
     `waiting` is in the order of arrival. The newest request of the address with the most places leaves first, as long
     as that address has more places than `client` would have. So each of k addresses can have `most // k` places,

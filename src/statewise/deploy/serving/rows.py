@@ -30,7 +30,7 @@ class DecodingOptions:
     sampling: SampleConfig | None
     """None: the most likely token at every step."""
     seed: int
-    """Of the draws; each depends on it, on the row's number and on the position."""
+    """Seed of the draws; each draw also depends on the row's number and the position."""
     stops: Stops
     alternatives: int | None
     """How many likely tokens to report at each place; None: no log-probabilities are wanted."""
@@ -48,7 +48,7 @@ class ShownToken(NamedTuple):
 
     token: int
     log_probability: float | None
-    """None: of the first token of a sequence, which nothing precedes."""
+    """Log-probability given the tokens before; None for the first token of a sequence."""
     alternatives: Alternatives
 
 
@@ -78,7 +78,7 @@ class Row:
         self.submitted = time.monotonic()
         self.last_token_at = 0.0
         self.counted = 0
-        """The number of `tokens` that the metrics know."""
+        """The number of `tokens` that the metrics have counted."""
         self._begin = 0
         if decoding.echo:
             for token in prompt.tolist():
@@ -117,11 +117,11 @@ class Row:
         self.shown += scores[len(scores) - len(self.prompt) :] if len(self.prompt) else ()
 
     def finish_without_tokens(self) -> None:
-        """Ends a row of which only the prompt was wanted."""
+        """Ends a row whose request wants only the prompt."""
         self._close("length")
 
     def add(self, token: int, log_probability: float, alternatives: Alternatives) -> None:
-        """Appends a generated token, and ends the row if it is the last."""
+        """Appends a generated token, and ends the row if this is the last one."""
         self.tokens.append(token)
         request = self.request
         if token == request.stop:
@@ -167,8 +167,8 @@ class Ticket:
         self.error: Refusal | None = None
         self.event = asyncio.Event()
         self.loop = asyncio.get_running_loop()
-        self.told_at = 0.0
-        """When the waiting task was last woken."""
+        self.woken_at = 0.0
+        """Time when the waiting task was last woken."""
         for row in self.rows:
             row.ticket = self
 
@@ -189,5 +189,5 @@ class Ticket:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the answer is complete or has failed."""
         return self.error is not None or all(row.ended for row in self.rows)

@@ -33,9 +33,9 @@ from statewise.training import machine
 Limited = Literal["headers", "rest of a body", "reading"]
 
 CONNECTIONS = 2000
-"""Beyond that, connections get a plain 503."""
-TELLING = 1.0
-"""Seconds after a second signal in which requests are told that they failed."""
+"""Maximum number of connections; further ones get a plain 503."""
+GRACE = 1.0
+"""Seconds after a second signal in which clients learn that their requests failed."""
 KEEP_ALIVE = 30
 """Seconds that an idle connection is kept."""
 
@@ -131,7 +131,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # the extra may be missing
 
 
 class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
-    """uvicorn, which tells the engine when to stop. Once told, running requests have `drain_seconds` to finish."""
+    """uvicorn with the engine: after a signal to stop, running requests have `drain_seconds` to finish."""
 
     def __init__(self, engine: Engine, app: Any) -> None:
         settings = engine.settings
@@ -144,7 +144,7 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
-                log_config=None,  # its records go where ours go
+                log_config=None,  # its records go to our handlers
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
@@ -173,8 +173,8 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
         ending.cancel()
 
     async def _end_requests(self) -> None:
-        """Fails running requests after `drain_seconds`, or once hurried. Then what is still connected is told so before
-        it is cut off."""
+        """Fails running requests after `drain_seconds`, or once hurried. Clients that are still connected learn so
+        before they are cut off."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.engine.settings.drain_seconds
         while not self.hurried and loop.time() < end:
@@ -182,23 +182,23 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
         self.engine.abandon()
         while not self.hurried:
             await asyncio.sleep(0.05)
-        await asyncio.sleep(TELLING)
+        await asyncio.sleep(GRACE)
         self.force_exit = True
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 is a free one. Raises `OSError` if the address cannot be had."""
+    """A bound socket; port 0 is a free one. Raises `OSError` if the address cannot be used."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     made = socket.socket(family, kind, protocol)
     if os.name == "posix":  # elsewhere it lets two servers listen at one address
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    with _telling(made, host, port):
+    with _explaining(made, host, port):
         made.bind(address)
     return made
 
 
 @contextmanager
-def _telling(bound: socket.socket, host: str, port: int) -> Iterator[None]:
+def _explaining(bound: socket.socket, host: str, port: int) -> Iterator[None]:
     """Within, errors of the socket say what to do."""
     try:
         yield
@@ -228,8 +228,8 @@ def run(
     engine = Engine(models, settings, Metrics())
     server = Server(engine, create_app(engine, **options))
     host, port = bound.getsockname()[:2]
-    with _telling(bound, host, port):
-        bound.listen(server.config.backlog)  # before anyone is told where
+    with _explaining(bound, host, port):
+        bound.listen(server.config.backlog)  # before the address is announced
     engine.start()
     names = ", ".join(engine.lanes)
     announce(f"serving {names} at http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl-C to stop")
