@@ -32,11 +32,11 @@ from statewise.tasks.batches import blocks, collate
 from statewise.tasks.believed import Believed, believed
 
 MOST_NUMBERS = 2**28
-"""Of the states along all sequences that are drawn."""
+"""Maximum number of values of the states along all drawn sequences."""
 ROWS = 256
 """Sequences read at a time."""
 CUTOFFS = (1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-"""Those that are tried unless one is given."""
+"""Cut-offs that are tried unless the options give one."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class _Answers:
 
     @classmethod
     def joined(cls, parts: Sequence[_Answers]) -> _Answers:
-        """Of one or more parts."""
+        """The tokens of one or more parts together."""
         return cls(
             np.concatenate([part.before for part in parts]),
             {name: np.concatenate([part.right[name] for part in parts]) for name in parts[0].right},

@@ -20,9 +20,8 @@ UNKNOWN, PADDING = "[UNK]", "[PAD]"
 
 
 def tokenizer_json(task: Task, rows: int = 0) -> str | None:
-    """The tokenizer.json that converts text exactly as the task does; None if there is none, or if it would not be
-    exact. `rows`: number of ids that the model has, if more than the task. Raises `ValueError` without the extra `hf`.
-    """
+    """The tokenizer.json that converts text exactly as the task does; None if no such file would be exact.
+    `rows`: number of ids that the model has, if more than the task. Raises `ValueError` without the extra `hf`."""
     if isinstance(task, RunningText):
         # It may be a model's, whose post-processor begins every text with a token that no text of the task has.
         return json.dumps({**json.loads(task.bpe.content), "post_processor": None}, ensure_ascii=False)

@@ -300,7 +300,7 @@ class Observer:
         return make_decoder("sample" if wanted.temperature else "greedy", **own)
 
     def _places(self, tokens: np.ndarray, prompt: int, goal: np.ndarray | None, top: int) -> list[Place]:
-        """Of the sequence `tokens` (T,), whose first `prompt` are read before a goal is known."""
+        """The places of the sequence `tokens` (T,), whose first `prompt` tokens are read before a goal is known."""
         examples = Examples.of([tokens], [prompt])
         logp = self._log_probabilities(examples, goal)
         states = beliefs(snapshot(self.served.model.objective), examples, "all").vectors.astype(np.float64)

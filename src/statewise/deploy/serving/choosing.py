@@ -63,8 +63,8 @@ class Choices:
         self._banned = [(place, row.request.banned) for place, row in enumerate(rows) if row.request.banned is not None]
 
     def check(self, logits: Tensor, error: float = 0.0) -> Chosen:
-        """From the model's logits (B, n, V), or (B, n, V + 1) with a closing symbol, of the first n places; they are
-        changed. `error`: by which rounding may change each of them."""
+        """Chooses by the model's logits (B, n, V), or (B, n, V + 1) with a closing symbol, of the first n places, which
+        are changed in place. `error`: how much rounding may change a logit."""
         self._hide_closing(logits)
         totals = logits.logsumexp(-1)  # with the tokens that must not be chosen: log-probabilities are the model's
         self._ban(logits)
@@ -117,7 +117,7 @@ class Choices:
         return known[:, :count, :width]
 
     def _hide_closing(self, logits: Tensor) -> None:
-        """From rows whose requests have no closing symbol: to them it does not exist."""
+        """Hides the closing symbol from rows whose requests have none."""
         if logits.shape[-1] > self.vocabulary:
             places = [place for place, row in enumerate(self.rows) if row.request.closing is None]
             logits[places, :, self.vocabulary] = -torch.inf

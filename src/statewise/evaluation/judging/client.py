@@ -96,7 +96,7 @@ class ChatJudge(Judge):
             ) from None
 
     def _ask(self, instructions: str, question: str) -> str:
-        """The same, without the deadline."""
+        """Asks the judge, without a deadline."""
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
         self._bound.exceeded = False
         try:
