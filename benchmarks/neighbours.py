@@ -28,8 +28,8 @@ from timing import Benchmark, parser
 from torch import Tensor
 
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
-from statewise.deploy.serving.batch import Batch
-from statewise.deploy.serving.rows import Manner, Row
+from statewise.deploy.serving.batch import ContinuousBatch
+from statewise.deploy.serving.rows import DecodingOptions, Row
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.text import Stops
 
@@ -43,11 +43,11 @@ class Request(NamedTuple):
     """What decides a text."""
 
     prompt: int
-    manner: int
+    decoding: int
     seed: int
 
 
-class Watched(Batch):
+class Watched(ContinuousBatch):
     """A batch that keeps the logits that its rows chose by, unless they chose alone."""
 
     def __init__(self, *given: Any, **fields: Any) -> None:
@@ -96,15 +96,15 @@ def replay(
                     batch.admit()
                     batch.read_prompts()
                     batch.step()
-            found.alone += batch.made.alone
+            found.alone += batch.counts.alone
             for request, row in made:
                 judge(found, exact, request, row, batch.logits.get(row, []))
     return found
 
 
 def row_of(served: Served, prompts: list[np.ndarray], request: Request) -> Row:
-    manner = Manner(SAMPLED[request.manner], request.seed, Stops(()), None, False)
-    (row,) = served.rows(prompts[request.prompt], None, manner, limit=TOKENS, numbers=[0], exact=False)
+    decoding = DecodingOptions(SAMPLED[request.decoding], request.seed, Stops(()), None, False)
+    (row,) = served.rows(prompts[request.prompt], None, decoding, limit=TOKENS, numbers=[0], exact=False)
     return row
 
 
@@ -120,7 +120,7 @@ def judge(found: Found, exact: Served, request: Request, row: Row, logits: list[
     after = exact.predictor.extend(cursor, tokens[:, 1:]) if tokens.shape[1] > 1 else first[:, None][:, :0]
     true = torch.cat([first[:, None], after], 1)[0, len(row.read) - 1 :]
     errors = (torch.stack(logits).double() - true).abs().amax(-1)
-    config, places = row.manner.sampling, len(row.read) + np.arange(len(true))
+    config, places = row.decoding.sampling, len(row.read) + np.arange(len(true))
     plain: StepByStep = Greedy(GreedyConfig()) if config is None else Sample(replace(config, seed=request.seed))
     noise = plain.noise(np.zeros(len(true), np.int64), places, true.shape[1]) if plain.draws else None
     best = plain.choose(true, noise)

@@ -20,9 +20,9 @@ from speculative import trained
 from timing import Benchmark, parser
 
 from statewise.data_types import Examples
-from statewise.deploy.serving.batch import Batch, Made
-from statewise.deploy.serving.drafting import Drafting, Length
-from statewise.deploy.serving.rows import Manner, Row
+from statewise.deploy.serving.batch import BatchCounts, ContinuousBatch
+from statewise.deploy.serving.choosing import Drafting, Length
+from statewise.deploy.serving.rows import DecodingOptions, Row
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.text import Stops
 from statewise.model.loading import load_model
@@ -30,7 +30,7 @@ from statewise.training import machine
 
 LENGTHS: tuple[Length, ...] = (0, 2, 4, "auto")
 TOKENS, PART = 64, 256
-GREEDY = Manner(None, 0, Stops(()), None, False)
+GREEDY = DecodingOptions(None, 0, Stops(()), None, False)
 
 
 def prompt(held_out: Examples, number: int) -> np.ndarray:
@@ -39,7 +39,7 @@ def prompt(held_out: Examples, number: int) -> np.ndarray:
     return held_out.tokens[row, : held_out.prompt_lengths[row] or 8].astype(np.int64)
 
 
-def decode(batch: Batch, rows: list[Row]) -> tuple[float, list[list[int]]]:
+def decode(batch: ContinuousBatch, rows: list[Row]) -> tuple[float, list[list[int]]]:
     """Tokens per second after the first, and all tokens of each row."""
     batch.waiting.extend(rows)
     while batch.waiting or batch.reading:
@@ -56,19 +56,21 @@ def measure(bench: Benchmark, name: str, served: Served, count: int, rounds: int
     """Decodes `count` rows together, with each draft length in turn."""
     drafting = {length: Drafting(served.predictor, length, "model", PART) for length in LENGTHS}
     rates: dict[Length, list[float]] = {length: [] for length in LENGTHS}
-    drafted = dict.fromkeys(LENGTHS, Made())
+    drafted = dict.fromkeys(LENGTHS, BatchCounts())
     held_out, differ = served.task.held_out(256), 0
     with torch.inference_mode(), served.computing():
         for turn in range(rounds):
             texts = []
             for length in LENGTHS:
-                batch = Batch(served.predictor, most=count, part=PART, error=served.rounding, drafting=drafting[length])
+                batch = ContinuousBatch(
+                    served.predictor, most=count, part=PART, error=served.rounding, drafting=drafting[length]
+                )
                 prompts = [prompt(held_out, turn * count + place) for place in range(count)]
                 rows = [served.rows(one, None, GREEDY, limit=TOKENS, numbers=[0], exact=False)[0] for one in prompts]
                 rate, tokens = decode(batch, rows)
                 rates[length].append(rate)
                 texts.append(tokens)
-                drafted[length] = batch.made
+                drafted[length] = batch.counts
             differ += sum(other != texts[0] for other in texts[1:])
     plain = float(np.median(rates[0]))
     for length, found in rates.items():

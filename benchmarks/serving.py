@@ -38,10 +38,10 @@ from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig
 from statewise.deploy.serving.app import create_app
 from statewise.deploy.serving.engine import Engine
 from statewise.deploy.serving.metrics import Metrics
-from statewise.deploy.serving.rows import Manner, Ticket
+from statewise.deploy.serving.rows import DecodingOptions, Ticket
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.server import Server, listen
-from statewise.deploy.serving.settings import Settings
+from statewise.deploy.serving.settings import ServerSettings
 from statewise.deploy.serving.text import Stops
 from statewise.model.loading import new_model
 from statewise.model.model import Model
@@ -209,7 +209,7 @@ class Serving:
     """A server of one model in a thread."""
 
     def __init__(self, served: Served) -> None:
-        self.engine = Engine([served], Settings(), Metrics())
+        self.engine = Engine([served], ServerSettings(), Metrics())
         self.server = Server(self.engine, create_app(self.engine))
         self.socket = listen("127.0.0.1", 0)
         self.port: int = self.socket.getsockname()[1]
@@ -230,12 +230,12 @@ class Serving:
 
 def without_http(serving: Serving, prompts: list[list[int]], clients: int, stream: bool) -> float:
     """CPU seconds per token of the same requests by tasks of this process, which speak no HTTP."""
-    engine, waiting, manner = serving.engine, list(prompts), Manner(None, 0, Stops(()), None, False)
+    engine, waiting, decoding = serving.engine, list(prompts), DecodingOptions(None, 0, Stops(()), None, False)
     (served,) = engine.models
 
     async def client() -> None:
         while waiting:
-            rows = served.rows(np.array(waiting.pop()), None, manner, limit=TOKENS, numbers=[0], exact=True)
+            rows = served.rows(np.array(waiting.pop()), None, decoding, limit=TOKENS, numbers=[0], exact=True)
             ticket = Ticket(rows, stream=stream)
             engine.submit(ticket, served.name)
             while not ticket.done:

@@ -19,7 +19,7 @@ from statewise.deploy.serving.engine import Engine
 from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.server import Server, listen
-from statewise.deploy.serving.settings import Settings
+from statewise.deploy.serving.settings import ServerSettings
 from statewise.model.loading import new_model
 from statewise.model.model import Model
 from statewise.model.recipes import read_recipe
@@ -48,7 +48,7 @@ class Running:
     def __init__(self, models: dict[str, Model], **settings: Any) -> None:
         served = [Served(name, model) for name, model in models.items()]
         self.models = models
-        self.engine = Engine(served, Settings(**settings), Metrics())
+        self.engine = Engine(served, ServerSettings(**settings), Metrics())
         self.server = Server(self.engine, create_app(self.engine, routes=routes(served), open_paths=OPEN_PATHS))
         self._socket = listen("127.0.0.1", 0)
         self.port = self._socket.getsockname()[1]

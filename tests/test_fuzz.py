@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from statewise.cli import main
-from statewise.evaluation.judging.protocol import NEEDED
+from statewise.evaluation.judging.judgements import NEEDED
 from statewise.experiments import seeds
 from statewise.reporting.compare import compare
 from statewise.runtime.ledger import Ledger

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings as Findings
     from statewise.deploy.export.export import Format
-    from statewise.deploy.export.exported import Exported as Exported
+    from statewise.deploy.export.folder_files import Exported as Exported
     from statewise.experiments.cluster import SlurmOptions as SlurmOptions
     from statewise.experiments.jobs import RunsOutcome as RunsOutcome
     from statewise.experiments.launch import Listener as Listener
@@ -51,7 +51,7 @@ __all__ = [
 
 _MODULES = {
     "Comparison": "reporting.comparison",
-    "Exported": "deploy.export.exported",
+    "Exported": "deploy.export.folder_files",
     "Findings": "analysis.base",
     "Listener": "experiments.launch",
     "Model": "model.model",

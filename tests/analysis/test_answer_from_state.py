@@ -98,7 +98,7 @@ def test_without_prompts_the_last_tokens_are_read():
         "decoded_token_accuracy": 1,
         "num": 2,
     }
-    assert found.notes == ["left out: 1 of 3 sequences, without a prompt or an answer"]
+    assert found.notes == ["1 of 3 sequences are left out: they have no prompt or no answer"]
     assert found.details["answers_by_length"] == {"2": 2}
     with pytest.raises(ValueError, match="with --last"):
         make_analysis("answer-from-state").analyze(subject(Knowing(), task))

@@ -127,8 +127,8 @@ def test_checkpoints_before_the_streams_part_are_left_out():
         subject(HeadPredictor(grown), task(), step_3=HeadPredictor(young), step_9=HeadPredictor(grown))
     )
     assert found.details["steps"] == [9]
-    assert found.notes == ["step 3: left out, since it has no stream that predicts"]
-    with pytest.raises(ValueError, match="its streams have not parted"):
+    assert found.notes == ["step 3 is left out: it has no prediction stream"]
+    with pytest.raises(ValueError, match="its streams have not separated yet"):
         make_analysis("fetch").analyze(subject(HeadPredictor(young), task()))
     with pytest.raises(ValueError, match="there is no prediction stream"):
         young.fetches(Batch.plain(torch.from_numpy(task().held_out().tokens)))

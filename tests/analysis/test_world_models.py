@@ -8,7 +8,7 @@ import torch
 from doubles import FixedTask, MarkovPredictor, WorldPredictor, random_examples, subject
 
 from statewise.analysis import make_analysis
-from statewise.analysis.following import by_length, draw, probabilities
+from statewise.analysis.world_models.continuations import by_length, draw, probabilities
 from statewise.analysis.world_models.map import MapReconstruction, MapSettings, findings
 from statewise.analysis.world_models.trials import floor_notes
 from statewise.cli import main

@@ -71,6 +71,30 @@ def test_what_is_there_stays_before_any_work(capsys, run, tmp_path, monkeypatch,
     assert all(Path(name).read_text() == MINE for name in names)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["embed", "RUN", "graphs.txt", "--out", "RUN/cache/a.npy"],
+        ["generate", "RUN", "--prompt", "x", "--save-state", "RUN/checkpoints/best.json"],
+        ["analyze", "RUN", "effective-rank", "--out", "RUN/reports"],
+        ["evaluate", "RUN", "--losses", "RUN/config.json"],
+        ["export", "RUN", "--to", "gguf", "--out", "RUN/metrics.jsonl"],
+        ["playground", "RUN", "--export", "RUN/environment.json"],
+        ["lm-eval", "RUN", "--tasks", "x", "--out", "RUN/checkpoints/../data.json"],
+        ["rides", "check", "r.txt", "--map", "m", "--write-labels", "RUN/task/vocabulary.json"],
+        ["strips", "traces", "simple", "--num", "20", "--out", "RUN/config.json"],
+        ["strips", "export", "m.json", "--out", "RUN/config.json"],
+        ["strips", "show", "simple", "--out", "RUN/reports"],
+    ],
+)
+def test_no_command_replaces_a_file_of_a_run_itself(capsys, run, words):
+    (run / "cache").mkdir(exist_ok=True)
+    before = tree(run)
+    code, _, err = called(capsys, *[word.replace("RUN", str(run)) for word in words], "--overwrite")
+    assert (code, f"belongs to the run in {run}, which is not changed" in err) == (2, True), err
+    assert tree(run) == before
+
+
 FILES_OF_OURS = [
     (["train", "path-star-small", *SMALL_RUN, "--trainer.steps=2"], ["out/config.json"]),
     (["train", "path-star-small", *SMALL_RUN, "--trainer.steps=2"], ["out/config.json", "out/environment.json"]),

@@ -15,6 +15,7 @@ from disk import in_thread, tree, watched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.runtime import overwriting
 from statewise.runtime.durable import lock, write_atomically
 from statewise.runtime.overwriting import (
     arrays_with,
@@ -41,6 +42,20 @@ def make(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
+
+
+def test_names_of_protected_folders_are_refused_wherever_they_lie_in_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(overwriting, "_UNITS", {})
+    make(tmp_path, "box/index.json", "box/parts/a.npy", "other/parts/a.npy")
+    (tmp_path / "box/index.json").write_text("index")
+    check_file(tmp_path / "box/parts/a.npy", True)
+    overwriting.protect("box", OURS, SIGNS)
+    (tmp_path / "link").symlink_to(tmp_path / "box")
+    for name in ("box/index.json", "box/parts/a.npy", "box/parts/new.npy", "link/parts/a.npy"):
+        with pytest.raises(FileExistsError, match=f"belongs to the box in {tmp_path}/box, .* another --losses"):
+            check_file(tmp_path / name, True, "--losses")
+    for name in ("box/losses.jsonl", "box/parts/deep/a.npy", "other/parts/a.npy", "index.json"):
+        check_file(tmp_path / name, True)
 
 
 def test_files_are_replaced_only_when_asked_and_only_files(tmp_path):

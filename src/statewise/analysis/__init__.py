@@ -1,4 +1,8 @@
-"""Analyses: what the states of a trained model hold."""
+"""What the states of a trained model hold: the table of analyses, which `statewise analyze` runs by name.
+
+Imports `config`, `decoding`, `evaluation.scoring`, `reporting.figures` and `tasks`. An analysis gets a `Subject` with
+predictors; it does not depend on networks or runs.
+"""
 
 from __future__ import annotations
 

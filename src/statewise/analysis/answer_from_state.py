@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.analysis.beliefs.beliefs import states_of
-from statewise.analysis.sentences import percent
 from statewise.data_types import Completion, Examples
 from statewise.decoding.predictor import FutureReader, require
 from statewise.reporting.figures import Curve, Panel
@@ -54,25 +53,28 @@ class AnswerFromState(Analysis):
         rows, first = np.arange(len(examples)), examples.prompt_lengths
         counts = examples.lengths - first
         states = torch.from_numpy(states_of(subject.snapshot, examples, rows, first - 1))
-        told = np.full((len(examples), int(counts.max())), -1, np.int64)
+        read_off = np.full((len(examples), int(counts.max())), -1, np.int64)
         different = np.unique(counts).tolist()
         for count in announced(different, "lengths of answers", len(different)):
             alike = np.flatnonzero(counts == count)
             for start in range(0, len(alike), BLOCK):
                 some = alike[start : start + BLOCK]
-                told[some, :count] = reader.read_future(states[some], count).cpu().numpy()
-        truth = _stacked([examples.answer(row) for row in range(len(examples))], told.shape[1])
-        decoded = _decoded(subject.complete(examples), counts, told.shape[1])
+                read_off[some, :count] = reader.read_future(states[some], count).cpu().numpy()
+        truth = _stacked([examples.answer(row) for row in range(len(examples))], read_off.shape[1])
+        decoded = _decoded(subject.complete(examples), counts, read_off.shape[1])
         metrics, curves = {}, []
-        for prefix, label, given in (("", "from the state alone", told), ("decoded_", "ordinary decoding", decoded)):
-            right, exists = given == truth, truth >= 0
+        for prefix, label, answers in (
+            ("", "from the state alone", read_off),
+            ("decoded_", "ordinary decoding", decoded),
+        ):
+            right, exists = answers == truth, truth >= 0
             places = [float(right[exists[:, place], place].mean()) for place in range(truth.shape[1])]
             metrics[f"{prefix}answer_accuracy"] = float((right | ~exists).all(1).mean())
             metrics[f"{prefix}token_accuracy"] = float(right[exists].mean())
             curves.append(Curve(label, [float(place + 1) for place in range(len(places))], places))
         metrics["num"] = len(examples)
         last = self.config.last
-        what = "answers" if last is None else f"sequences, of which the last {counted(last, 'token')} count,"
+        what = "answers" if last is None else f"answers, the last {counted(last, 'token')} of a sequence,"
         verdict = (
             f"From the state before the answer alone, {percent(metrics['answer_accuracy'])} of {len(examples):,} "
             f"{what} are right; ordinary decoding gets {percent(metrics['decoded_answer_accuracy'])} right."
@@ -83,7 +85,7 @@ class AnswerFromState(Analysis):
         return Findings(metrics, [panel], details, notes, main=main, verdict=verdict)
 
     def _answers(self, examples: Examples) -> tuple[Examples, list[str]]:
-        """The sequences that have an answer, and what was left out. Raises `ValueError` if none has."""
+        """The sequences that have an answer, and notes on those left out. Raises `ValueError` if none has."""
         if examples.documents is not None:
             raise ValueError(
                 "rows of this task contain several documents: answer-from-state needs one sequence per row"
@@ -98,7 +100,7 @@ class AnswerFromState(Analysis):
                 )
             raise ValueError(f"no held-out sequence has more than {self.config.last} tokens: choose a smaller --last")
         left = len(examples) - len(usable)
-        notes = [f"left out: {left} of {len(examples)} sequences, without a prompt or an answer"] if left else []
+        notes = [f"{left} of {len(examples)} sequences are left out: they have no prompt or no answer"] if left else []
         return examples[usable], notes
 
 

@@ -3,7 +3,7 @@
 The exponential of the entropy of the normalised singular values of the matrix of states, one per row, not centred: a
 low value means a compact representation. As in the paper the states are those of the last layer: the first head's
 output for multi-token prediction, whose belief state is the trunk's; the states before Fetch for joint multi-token
-prediction. Of recurrent networks and belief slots, whose belief state has more, it is that part of it.
+prediction. Recurrent networks and belief slots have more in their belief state, of which this is a part.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EffectiveRank(Analysis):
         states = np.concatenate(rows).astype(np.float64)
         values = np.linalg.svd(states, compute_uv=False)
         metrics = {"effective_rank": effective_rank(values), "width": states.shape[1], "states": len(states)}
-        # A logarithmic axis has no 0, and what the rank does not count would take most of it.
+        # A logarithmic axis has no 0, and negligible values would take most of it.
         shares = (values[values >= NEGLIGIBLE] / values.sum()).tolist()
         spectrum = Curve("states", [float(rank) for rank in range(1, len(shares) + 1)], shares)
         panel = Panel("rank of the singular value", "share of their sum", [spectrum], log_y=True)
@@ -67,7 +67,7 @@ class EffectiveRank(Analysis):
 
 
 def effective_rank(singular_values: np.ndarray) -> float:
-    """exp of the entropy of the normalised values (m,)."""
+    """The exponential of the entropy of the normalised singular values (m,)."""
     kept = singular_values[singular_values >= NEGLIGIBLE]
     if not len(kept):
         raise ValueError("all states are zero: they have no effective rank")

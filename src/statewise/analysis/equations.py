@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.data_types import Completion
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
@@ -46,7 +45,7 @@ class Equations(Analysis):
         metrics = task.score(examples, subject.complete(examples))
         shares = [metrics[name] for name in names]
         curve = Curve(subject.snapshot.label, [float(number) for number in range(1, len(names) + 1)], shares)
-        panel = Panel("equation", "share that holds", [curve], shares=True)
+        panel = Panel("equation", "share of equations that hold", [curve], shares=True)
         verdict = f"Of {len(examples):,} problems " + (
             f"{percent(metrics[task.headline.metric])} are solved; the first equation holds in {percent(shares[0])}, "
             f"the last in {percent(shares[-1])}."

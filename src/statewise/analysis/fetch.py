@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Fetcher, Predictor, require
 from statewise.evaluation.scoring import score_batch
@@ -39,12 +38,12 @@ class FetchConfig:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What one checkpoint was found to fetch, over all positions that predict a scored token."""
+    """Attention of one checkpoint's predictions to their own inputs, over all positions that predict a scored token."""
 
     weights: np.ndarray
     """(L, H): mean attention weight of the prediction on its own input."""
     uniform: float
-    """The same of a head that attends to all that it may read alike."""
+    """The mean weight under uniform attention over all that a head may read."""
     loss: float
     """Nats per token."""
 
@@ -62,14 +61,14 @@ class Fetch(Analysis):
         examples = subject.task.held_out(self.config.sequences)
         found: dict[int | None, Fetched] = {}
         notes = []
-        others = None if subject.snapshot.step is None else self.config.checkpoints  # None: the model is of no run
+        others = None if subject.snapshot.step is None else self.config.checkpoints  # None: the model belongs to no run
         for snapshot in subject.each_step(others):
             if "prediction" in require(snapshot.predictor, Fetcher).streams:
                 found[snapshot.step] = fetched(snapshot.predictor, examples)
             else:
-                notes.append(f"{snapshot.label}: left out, since it has no stream that predicts")
+                notes.append(f"{snapshot.label} is left out: it has no prediction stream")
         if subject.snapshot.step not in found:
-            raise ValueError("the chosen checkpoint has no stream that predicts: its streams have not parted")
+            raise ValueError("the chosen checkpoint has no prediction stream: its streams have not separated yet")
         chosen = found[subject.snapshot.step]
         layer, head = np.unravel_index(chosen.weights.argmax(), chosen.weights.shape)
         metrics = {

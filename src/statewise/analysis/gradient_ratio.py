@@ -16,8 +16,7 @@ import torch
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.beliefs.smoothing import smoothed
-from statewise.analysis.documents import documents
+from statewise.analysis.positions import documents, smoothed
 from statewise.data_types import in_float64
 from statewise.decoding.predictor import Predictor, Traceable, require
 from statewise.reporting.figures import Panel
@@ -106,8 +105,8 @@ class GradientRatio(Analysis):
         known = [name for name, is_defined in zip(predictor.streams, defined) if is_defined]
         found = [f"{metrics[f'{name}_mean']:.2g} times in the stream {name}" for name in known]
         verdict = (
-            f"Compared with the gradient of a position's own loss, that of the losses 1 to {config.furthest} positions "
-            f"later is on average {' and '.join(found) or 'undefined in every stream'}."
+            f"Compared with the gradient of a position's own loss, the gradient of the losses 1 to {config.furthest} "
+            f"positions later is on average {' and '.join(found) or 'undefined in every stream'}."
         )
         return Findings(metrics, panels, details, notes, verdict=verdict)
 
@@ -135,5 +134,5 @@ class GradientRatio(Analysis):
 
 
 def _plain(values: np.ndarray) -> list[list[float | None]]:
-    """As lists, with None for NaN and infinity."""
+    """The values as lists, with None for NaN and infinity."""
     return [[float(value) if np.isfinite(value) else None for value in row] for row in values]

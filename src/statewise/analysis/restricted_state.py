@@ -12,8 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.beliefs.smoothing import smoothed
-from statewise.analysis.documents import positions
+from statewise.analysis.positions import positions, smoothed
 from statewise.decoding.predictor import Predictor, StateLimiter, require
 from statewise.evaluation.scoring import score_batch
 from statewise.reporting.figures import Panel

@@ -14,8 +14,7 @@ import torch
 from torch.nn import functional as F
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.data_types import Batch
 from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
@@ -32,7 +31,7 @@ class RolloutDriftConfig:
     """Options of `statewise analyze RUN rollout-drift`."""
 
     steps: int = 8
-    """Most steps of the dynamics."""
+    """Maximum number of steps of the dynamics."""
     sequences: int = 64
     """Held-out sequences."""
 
@@ -110,7 +109,7 @@ class RolloutDrift(Analysis):
 
 
 NAMES = ("latent", "kl", "norm", "greedy", "sampled")
-"""What is known of each step."""
+"""Names of the measures of each step."""
 
 
 @torch.no_grad()
@@ -122,7 +121,7 @@ def _add(
     sums: dict[str, list[float]],
     counts: list[int],
 ) -> None:
-    """Adds what is found in a batch to `sums`, by name and step, and the number of positions to `counts`."""
+    """Adds the measures of a batch to `sums`, by name and step, and the numbers of positions to `counts`."""
     states, predicted = predictor.states(batch).state, predictor.logits(batch).log_softmax(-1)
     batch = batch.to(states.device)
     real = batch.real

@@ -52,7 +52,7 @@ class SlotTrace(Analysis):
             state = predictor.states(batch).state.float().cpu().numpy()
             slots = state[:, begins, -S * (state.shape[-1] // (1 + S)) :].reshape(len(state), len(begins), S, -1)
             owner = batch.document_ids.numpy()
-            first = owner[:, begins]  # of each chunk
+            first = owner[:, begins]  # document at the start of each chunk
             there, stays = first != 0, first[:, 1:] == first[:, :-1]
             carried = first != 0
             carried[:, 1:] &= first[:, 1:] == owner[:, begins[1:] - 1]
@@ -71,14 +71,14 @@ class SlotTrace(Analysis):
         if len(length) < 2:
             raise ValueError(f"no held-out sequence has more than one chunk of {chunk} tokens: there is no trace")
         total, count = _added(sums), _added(counts)
-        asked = np.flatnonzero(count)
-        loss, fresh_loss = total[:, asked] / count[asked]
-        later = asked[asked > 0]
+        scored_chunks = np.flatnonzero(count)
+        loss, fresh_loss = total[:, scored_chunks] / count[scored_chunks]
+        later = scored_chunks[scored_chunks > 0]
         if not len(later):
             raise ValueError("no token after the first chunk is scored: the gain of the state cannot be measured")
         carried, fresh_mean = total[:, later].sum(1) / count[later].sum()
         x, moved = np.arange(1.0, len(length) + 1).tolist(), np.arange(2.0, len(length) + 1).tolist()
-        where = (asked + 1.0).tolist()
+        where = (scored_chunks + 1.0).tolist()
         panels = [
             Panel("chunk", "norm of the slot", [_curve(slot, x, length) for slot in range(S)]),
             Panel("chunk", "change, relative to the larger norm", [_curve(slot, moved, change) for slot in range(S)]),

@@ -58,6 +58,6 @@ def run(words: list[str]) -> int:
     models = models_of(named, options.checkpoint, options.device)
     same_task(models)
     server = server_module()
-    from statewise.deploy.serving.settings import Settings
+    from statewise.deploy.serving.settings import ServerSettings
 
-    return start(models, Settings(), server.listen("127.0.0.1", options.port), show=True)
+    return start(models, ServerSettings(), server.listen("127.0.0.1", options.port), show=True)

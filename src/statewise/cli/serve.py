@@ -15,7 +15,7 @@ from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
     from statewise.deploy.serving.served import Served
-    from statewise.deploy.serving.settings import Settings
+    from statewise.deploy.serving.settings import ServerSettings
 
 KEY = "STATEWISE_SERVE_KEY"
 
@@ -121,13 +121,13 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
 
     server = server_module()
-    from statewise.deploy.serving.settings import Settings
+    from statewise.deploy.serving.settings import ServerSettings
 
     if key is None and not options.no_auth and not server.is_loopback(options.host):
         raise ValueError(
             f"{options.host} can be reached by other machines: set a key with --api-key-file, or add --no-auth"
         )
-    settings = Settings(
+    settings = ServerSettings(
         options.max_rows,
         options.max_waiting,
         options.max_tokens,
@@ -145,10 +145,10 @@ def run(words: list[str]) -> int:
     return start(models, settings, bound, show=options.open)
 
 
-def check_drafts(models: Sequence[Served], settings: Settings) -> None:
+def check_drafts(models: Sequence[Served], settings: ServerSettings) -> None:
     """Says which models decode without drafts although these are wanted. Raises `ValueError` if all do."""
     from statewise.decoding.predictor import Drafter, require
-    from statewise.deploy.serving.drafting import may_draft
+    from statewise.deploy.serving.choosing import may_draft
 
     without = [one for one in models if settings.draft != 0 and not may_draft(one.predictor, settings.drafter)]
     if without and len(without) == len(models):

@@ -13,7 +13,7 @@ from statewise.runtime.messages import say, short, to_install
 
 if TYPE_CHECKING:
     from statewise.deploy.serving.served import Served
-    from statewise.deploy.serving.settings import Settings
+    from statewise.deploy.serving.settings import ServerSettings
 
 
 def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Served]:
@@ -24,7 +24,7 @@ def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Serve
     return [Served(name, load_model(run, checkpoint, device)) for name, run in named.items()]
 
 
-def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *, show: bool) -> int:
+def start(models: Sequence[Served], settings: ServerSettings, bound: socket.socket, *, show: bool) -> int:
     """Serves models and the playground at a bound socket until a signal; `show`: opens the browser. Returns the exit
     code."""
     from statewise.deploy.playground.routes import OPEN_PATHS, routes

@@ -1,56 +1,61 @@
-"""Evaluates a predictor on a task: teacher-forced, and by decoding from the prompts."""
+"""Evaluates a predictor on a task: teacher-forced, by decoding from the prompts, or on whole documents of any
+length."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import torch
 
-from statewise.data_types import Batch, Completion, Evaluation, Examples, Part
+from statewise.data_types import Batch, Completion, Evaluation, Examples, LacksPower, Part
 from statewise.decoding.base import Request
 from statewise.decoding.carried_state import seeing_targets
-from statewise.evaluation.scoring import per_token, per_unit, score_batch
+from statewise.decoding.predictor import Carrier, require
+from statewise.evaluation.scoring import per_token, per_unit, score, score_batch
 from statewise.runtime.json_files import metric
 from statewise.runtime.messages import short
-from statewise.tasks.base import HasBaselines, Task
+from statewise.tasks.base import HasBaselines, Task, WholeTexts
 from statewise.tasks.batches import blocks, collate, rows_at_once, similar_prompt_length
 from statewise.tasks.ragged import Ragged
 
 if TYPE_CHECKING:
     from statewise.decoding.base import Decoder
+    from statewise.decoding.carried_state import StateReading
     from statewise.decoding.predictor import Predictor
 
 Measure = Callable[[Batch], Mapping[str, Part]]
 """Sums and counts over a batch, by name."""
 Losses = Callable[[Examples, np.ndarray, np.ndarray], None]
 """Takes examples, the nats of each token, (n, T) float64, and which tokens are scored, (n, T) bool."""
-TAKEN = {"kind", "step", "tokens", "seconds", "reason", "part", "loss", "perplexity", "token_accuracy"}
-"""Names that no task may give to a metric of its own."""
+RESERVED = {"kind", "step", "tokens", "seconds", "reason", "part", "loss", "perplexity", "token_accuracy"}
+"""Names that a metric of a task must not have: reports keep other values under them."""
 SAMPLES, CONTINUATIONS = 12, 6
-"""Answers to prompts and continuations stored in reports: of a model that is right on a third of them, three or four of
-a dozen show it."""
+"""Numbers of answers to prompts and of continuations stored in a report. If a third of a model's answers are right, a
+dozen show three or four of those."""
 EXTREMES = 5
-"""Hardest and easiest sequences stored in reports, of each."""
-SHOWN = 64
-"""Maximum tokens stored of each of these and of each continuation."""
+"""Number of the hardest, and of the easiest, sequences stored in a report."""
+SHOWN_TOKENS = 64
+"""Maximum number of tokens stored of each of these sequences and of each continuation."""
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Which part of the examples this process evaluates, and how it learns what the others have found. By default it
-    evaluates all of them alone."""
+    """The share of the examples that this process evaluates, and how it gets the results of other processes. By
+    default, it evaluates all examples alone."""
 
     rank: int = 0
     processes: int = 1
     everyone: Callable[[Any], list[Any]] = lambda own: [own]
-    """What every process has found, in order, from what this one has. All processes call it the same number of times;
-    in between, each calls the model as often as its own examples need."""
+    """From the result of this process to the results of all processes, in order. All processes call it the same number
+    of times; in between, each calls the model as often as its own examples need."""
 
     def of(self, every: Iterable[T]) -> Iterable[T]:
         """This process's part of a sequence that all processes have."""
@@ -64,24 +69,24 @@ class Share:
 ALONE = Share()
 
 
-def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[str, str] | None) -> Examples:
-    """`num` (None: all) held-out examples, the first ones unless the task spreads them over its set; or those of the
-    file `data`, or of another held-out set of the task, given by an option and its value (`by`). Raises `ValueError` if
+def choose_examples(task: Task, num: int | None, data: Path | None, held_out_set: tuple[str, str] | None) -> Examples:
+    """`num` (None: all) held-out examples, the first ones unless the task spreads them over its set; or examples of the
+    file `data`, or of another `held_out_set` of the task, given by an option and its value. Raises `ValueError` if
     there is no such set. If the task has baselines, its `notes` then say how many examples of a file were trained
     on."""
     if num is not None and num < 1:
         raise ValueError(f"num must be at least 1, not {num}")
-    if data is not None and by is not None:
-        raise ValueError(f"--data and --{by[0]} both choose what to evaluate on: give only one")
+    if data is not None and held_out_set is not None:
+        raise ValueError(f"--data and --{held_out_set[0]} both choose what to evaluate on: give only one")
     if data is not None:
         examples = task.read(data)[:num]
         task.notes = [*task.notes, *_trained_on(task, examples, data)]
         return examples
-    return task.held_out(num) if by is None else task.held_out_by(*by, num)
+    return task.held_out(num) if held_out_set is None else task.held_out_by(*held_out_set, num)
 
 
 def _trained_on(task: Task, examples: Examples, data: Path) -> list[str]:
-    """A note if examples of a file are among the training sequences, which tasks with baselines read anyway."""
+    """A note if training sequences, which tasks with baselines read anyway, include examples of the file."""
     try:
         training = task.training() if isinstance(task, HasBaselines) else None
     except ValueError as error:
@@ -107,18 +112,18 @@ def evaluate(
     (`loss_per_word`, `perplexity_per_word`, `bits_per_byte`), and the task's scores by position.
 
     `block` sequences are processed at a time, fewer if their logits would be too large. `details`: also the task's
-    baselines, continuations of sequences without prompts, and the hardest and easiest sequences. `measure`: whatever
-    else is to be averaged over the examples. `losses`: is given those of all tokens. `share`: with other processes,
-    which return the same.
+    baselines, continuations of sequences without prompts, and the hardest and easiest sequences. `measure`: further
+    quantities to average over the examples. `losses` is called with the nats of all tokens. `share`: the part of this
+    process; all processes return the same evaluation.
     """
     metrics: dict[str, float] = {}
     samples = []
     prompted = np.flatnonzero((examples.prompt_lengths > 0) & (examples.prompt_lengths < examples.lengths))
     if task.decoded and len(prompted):
-        asked = examples[prompted]
-        completions = complete(task, predictor, decoder, asked, block=block, share=share)
-        metrics = _plain(task, task.score(asked, completions))
-        samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
+        some = examples[prompted]
+        completions = complete(task, predictor, decoder, some, block=block, share=share)
+        metrics = _plain(task, task.score(some, completions))
+        samples = [task.sample_of(some, row, completions[row]) for row in range(min(SAMPLES, len(some)))]
     few = rows_at_once(examples.tokens.shape[1], len(task.vocab), block)
     forced, chosen, nats = teacher_forced(predictor, examples, block=few, share=share)
     if losses is not None:
@@ -146,12 +151,12 @@ def evaluate(
 
 
 def _plain(task: Task, found: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics of the task as plain numbers. Raises `ValueError` if one is none, or has a name that is taken."""
+    """Metrics of the task as plain numbers. Raises `ValueError` if a metric is not a number or its name is reserved."""
     plain: dict[str, float] = {}
     for name, value in found.items():
         what = f"{type(task).__name__}: the metric {name}"
-        if name in TAKEN:
-            raise ValueError(f"{what} has the name of something else that is kept beside it: rename it")
+        if name in RESERVED:
+            raise ValueError(f"{what} has a reserved name, under which reports keep another value: rename it")
         number = value.item() if isinstance(value, np.generic) else value
         if not isinstance(number, (int, float)):
             raise ValueError(f"{what} must be a number, not {short(value)}")
@@ -166,18 +171,18 @@ def report(
     evaluation: Evaluation,
     data: Path | None = None,
     protocols: Mapping[str, Mapping[str, float]] | None = None,
-    by: tuple[str, str] | None = None,
+    held_out_set: tuple[str, str] | None = None,
     decoder: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """An evaluation as a run stores it, for `compare`; the caller adds the checkpoint. `data`: the evaluated file or
-    corpus, if not held-out examples; `by`: the option and its value that chose another held-out set; `protocols`:
-    metrics by protocol, for models with a carried state; `decoder`: name and fields of another decoder than greedy."""
+    corpus, if not held-out examples; `held_out_set`: the option and its value that chose another one; `protocols`:
+    metrics by protocol, for models with a carried state; `decoder`: name and fields of a decoder other than greedy."""
     return {
         "headline": dataclasses.asdict(task.headline),
         "chance": dict(task.chance),
         **dataclasses.asdict(evaluation),
         **({"file": str(data)} if data else {}),
-        **({"set": {"option": by[0], "value": by[1]}} if by else {}),
+        **({"set": {"option": held_out_set[0], "value": held_out_set[1]}} if held_out_set else {}),
         **({"decoder": dict(decoder)} if decoder else {}),
         **({"protocols": dict(protocols), "sees_its_own_targets": seeing_targets(protocols)} if protocols else {}),
     }
@@ -207,8 +212,8 @@ def teacher_forced(
 
 
 def means(measure: Measure, examples: Examples, *, block: int, share: Share = ALONE) -> dict[str, float]:
-    """The mean of each part over all examples; of one with several sums `step_1_NAME`, `step_2_NAME`, ..., as far as
-    the sequences reach."""
+    """The mean of each part over all examples. A part with several sums gives `step_1_NAME`, `step_2_NAME`, ..., as far
+    as the sequences reach."""
     own = []
     for _, some in share.of(blocks(examples, share.rows(block))):
         parts = measure(collate(some)).items()
@@ -231,8 +236,9 @@ def means(measure: Measure, examples: Examples, *, block: int, share: Share = AL
 def extremes(
     task: Task, examples: Examples, nats: np.ndarray, counts: np.ndarray
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The hardest and the easiest distinct sequences, at most half of all in each, by `nats` (n,) per scored token,
-    `counts` (n,); none if rows hold several documents."""
+    """The hardest and the easiest distinct sequences by nats per scored token; `nats` (n,) are totals, `counts` (n,)
+    numbers of scored tokens. Each list has at most half of the sequences; both are empty if rows hold several
+    documents."""
     if examples.documents is not None:
         return [], []
     rows, copies = _distinct(examples)
@@ -243,9 +249,9 @@ def extremes(
 
     def shown(index: int) -> dict[str, Any]:
         row = rows[index]
-        text = task.decode(examples.tokens[row, : min(SHOWN, examples.lengths[row])])
+        text = task.decode(examples.tokens[row, : min(SHOWN_TOKENS, examples.lengths[row])])
         return {
-            "text": text + " ..." * bool(examples.lengths[row] > SHOWN),
+            "text": text + " ..." * bool(examples.lengths[row] > SHOWN_TOKENS),
             "tokens": int(counts[row]),
             "nats_per_token": float(means[index]),
             "copies": int(copies[index]),
@@ -273,10 +279,10 @@ def continuations(
     if not len(rows):
         return []
     first = examples[rows]
-    cuts = np.minimum(np.maximum(first.lengths // 2, 1), SHOWN)
-    ends = np.minimum(first.lengths, cuts + SHOWN)
+    cuts = np.minimum(np.maximum(first.lengths // 2, 1), SHOWN_TOKENS)
+    ends = np.minimum(first.lengths, cuts + SHOWN_TOKENS)
     cut = dataclasses.replace(first, lengths=ends, prompt_lengths=cuts)
-    completions = complete(task, predictor, decoder, cut, block=block, most=SHOWN, share=share)
+    completions = complete(task, predictor, decoder, cut, block=block, most=SHOWN_TOKENS, share=share)
     return [task.sample_of(cut, row, completion) for row, completion in enumerate(completions)]
 
 
@@ -294,10 +300,38 @@ def complete(
     completions: dict[int, Completion] = {}
     for rows in share.of(similar_prompt_length(examples, share.rows(block))):
         prompts = [examples.prompt(row) for row in rows.tolist()]
-        left = task.context - len(prompts[0])  # of the shortest; of others, what the context leaves
+        left = task.context - len(prompts[0])  # after the shortest prompt; the context limits longer ones further
         if task.longest_answer is not None:  # or what the examples' own prompts leave, if these are not the task's
             left = min(left, max(task.longest_answer, int((examples.lengths - examples.prompt_lengths).max())))
         request = Request(prompts, left if most is None else min(left, most), task.end, rows=rows.tolist())
         completions |= zip(rows.tolist(), decoder.decode(predictor, request))
     every = {row: found for some in share.everyone(completions) for row, found in some.items()}
     return [every[row] for row in range(len(examples))]
+
+
+def evaluate_whole_texts(task: Task, predictor: Predictor, reading: StateReading) -> Evaluation:
+    """Reads each held-out document from beginning to end, chunk by chunk, under the protocol of `reading`: `loss`,
+    `perplexity`, and metrics per unit of the task. The first token of a document is not scored.
+
+    Raises `ValueError` for a model without a carried state, or a task without such documents.
+    """
+    model = require(require(predictor, Carrier).under(*reading), Carrier)
+    if not isinstance(task, WholeTexts):
+        raise LacksPower("whole documents need a task with documents longer than its sequences", WholeTexts)
+    nats, count, documents = 0.0, 0, 0
+    units: Counter[str] = Counter()
+    for text in task.held_out_texts():
+        documents += 1
+        if len(text) < 2:
+            continue
+        tokens, last = torch.from_numpy(text)[None], None
+        for part, logits in zip(torch.split(tokens, model.chunk, dim=1), model.chunk_logits(tokens)):
+            before, targets = logits[:, :-1], part[:, 1:]
+            if last is not None:
+                before, targets = torch.cat([last, before], dim=1), part
+            last = logits[:, -1:]
+            if targets.shape[1]:
+                nats += float(score(before, targets).nats.sum())
+        count += tokens.shape[1] - 1
+        units.update(task.units(Examples.of([text], [0])))
+    return Evaluation({**per_token(nats, count), **per_unit(nats, units)}, documents, [])

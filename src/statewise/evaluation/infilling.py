@@ -44,7 +44,7 @@ class Filled:
     original: str
     """The true middle."""
     ended_by: Literal["length", "model"] = "length"
-    """What ended the completion: the required or maximum length, or the model (closing symbol or end token)."""
+    """Whether the required or maximum length ended the completion, or the model by the closing symbol or end token."""
 
 
 def infilling(task: Task) -> Infilling:
@@ -90,9 +90,11 @@ def fill_gaps(
         (completion,) = decoder.decode(predictor, request)
         ended = request.end is not None and completion.tokens[-1:].tolist() == [request.end]
         kept = completion.tokens[:-1] if ended else completion.tokens
-        by: Literal["length", "model"] = "model" if ended or completion.closed else "length"
+        ended_by: Literal["length", "model"] = "model" if ended or completion.closed else "length"
         original = task.continuation(prompt, middle)
-        yield Filled(task.decode(prompt), task.continuation(prompt, kept), goal_text(task, missing[row]), original, by)
+        yield Filled(
+            task.decode(prompt), task.continuation(prompt, kept), goal_text(task, missing[row]), original, ended_by
+        )
 
 
 def goal_text(task: Task, gap: Infill) -> str:
@@ -102,22 +104,23 @@ def goal_text(task: Task, gap: Infill) -> str:
 
 @dataclass(frozen=True)
 class Refereed:
-    """What a referee found."""
+    """Scores of filled sequences by a referee."""
 
     metrics: dict[str, float]
     left_out: list[int]
-    """Places of the sequences that are too long for the referee, filled or as they were; no metric counts them."""
+    """Indices of sequences that are too long for the referee, with the filled or the original middle; metrics omit
+    them."""
 
 
 def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> Refereed:
     """Scores of filled sequences by a forward model of `task`; log-likelihoods are in nats per token, higher is better.
 
-    `goal_nats`: log-likelihood of the goal; `join_nats`: of its first five tokens; `exact_joins`: share of sequences
-    in which the goal's first token is the referee's most likely one; `middle_nats`: log-likelihood of the middle;
-    `repetition`: share of 4-grams of a middle that occurred in it before; `length`: tokens of a middle. Without
-    goals, the first three are omitted. The same of the original middles as `original_...`. Raises `ValueError` without
-    sequences, if all are too long for the referee, if only some have a goal, or if its task has models read the goal
-    first.
+    `goal_nats`: log-likelihood of the goal; `join_nats`: of its first five tokens; `exact_joins`: share of sequences in
+    which the goal's first token is the referee's most likely one; `middle_nats`: log-likelihood of the middle;
+    `repetition`: share of 4-grams of a middle that occurred in it before; `length`: tokens of a middle. Without goals,
+    the first three are omitted. The same scores of the original middles are called `original_...`. Raises `ValueError`
+    without sequences, if all are too long for the referee, if only some have a goal, or if its task has models read the
+    goal first.
     """
     if not found:
         raise ValueError("there is no filled sequence to score")
@@ -134,8 +137,8 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> Refere
     kept = [place for place, length in enumerate(longest) if length <= predictor.context]
     if not kept:
         raise ValueError(
-            f"all {len(found)} sequences, filled or as they were, have more tokens than the referee's context of "
-            f"{predictor.context}: score them by a run of a longer context"
+            f"all {len(found)} sequences, with the filled or the original middle, have more tokens than the "
+            f"referee's context of {predictor.context}: score them by a run of a longer context"
         )
     of_filled = _measure(predictor, [filled[place] for place in kept])
     of_true = _measure(predictor, [true[place] for place in kept])

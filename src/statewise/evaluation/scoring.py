@@ -60,5 +60,5 @@ def per_unit(nats: float, units: Mapping[str, int]) -> dict[str, float]:
 
 
 def perplexity(loss: float) -> float:
-    """Of a loss in nats; infinite from 700 on."""
+    """The perplexity of a loss in nats; infinite from 700 nats on."""
     return math.inf if loss >= 700 else math.exp(loss)

@@ -12,11 +12,11 @@ from statewise.tasks.base import RunningText, Task
 
 
 def token_losses(task: Task, examples: Examples, nats: np.ndarray, scored: np.ndarray) -> Iterator[dict[str, Any]]:
-    """What the file says of each sequence, in order: its number from 0, its `nats` in all and the number of tokens
+    """The line of each sequence, in order: its number from 0, its `nats` in all and the number of tokens
     that are `scored`, its `tokens` as text, and `nats_by_token`, null where a token is not scored. Where several
     documents share a row, a sequence is a row, and `documents` has the number of each token's document within it.
 
-    `nats` (n, T) float64, `scored` (n, T) bool: as `evaluation.evaluate` hands them out.
+    `nats` (n, T) float64, `scored` (n, T) bool: as `evaluation.evaluate` passes them to `losses`.
     """
     spelled = isinstance(task, RunningText)  # a tokenizer's symbols are not the text that they stand for
     texts = {

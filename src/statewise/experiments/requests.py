@@ -214,7 +214,7 @@ class EvaluationRequest:
         if losses is not None and len(protocols) > 1:
             raise ValueError("--losses are those of one protocol: give --protocol carried or fresh")
         if options.comprehensive:
-            from statewise.evaluation.whole_documents import evaluate_whole_texts
+            from statewise.evaluation.evaluate import evaluate_whole_texts
 
             with model.asking() as predictor:
                 return {

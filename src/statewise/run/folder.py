@@ -59,6 +59,7 @@ SIGNS = {
     "checkpoints/*/manifest.json": overwriting.json_with(TRAINING),
 }
 """How a run is recognised."""
+overwriting.protect("run", FILES, SIGNS)
 
 FINISHED = ("steps", "solved")
 """Reasons of the end of training that is not to be resumed."""

@@ -89,9 +89,33 @@ def arrays_with(name: str) -> Sign:
     return holds
 
 
+_UNITS: dict[str, tuple[tuple[str, ...], Signs]] = {}
+"""The files and signs of folders whose files belong together, by what such a folder is called."""
+
+
+def protect(what: str, files: Iterable[str], signs: Signs) -> None:
+    """From now on, `check_file` refuses the names `files` in every folder that `signs` recognise as a `what`."""
+    _UNITS[what] = tuple(files), signs
+
+
+def _check_unit(path: Path, option: str) -> None:
+    """Raises `FileExistsError` if the name `path` is one of a protected folder's own."""
+    place = path.absolute().parent.resolve() / path.name
+    for what, (files, signs) in _UNITS.items():
+        patterns = [pattern.split("/") for pattern in files]
+        for folder in place.parents:
+            if _fits(place, folder, patterns) and any(
+                _passes(sign, found) for pattern, sign in signs.items() for found in folder.glob(pattern)
+            ):
+                raise FileExistsError(
+                    f"{path} belongs to the {what} in {folder}, which is not changed: choose another {option}"
+                )
+
+
 def check_file(path: Path, overwrite: bool, option: str = "--out") -> None:
     """Raises `FileExistsError` unless a file may be written at `path`: it does not exist, or is a file and `overwrite`
-    is set."""
+    is set. A name that a protected folder keeps for itself is refused in any case (`protect`)."""
+    _check_unit(path, option)
     if path.is_symlink():
         raise FileExistsError(f"{path} is a link, which is not replaced: give {option} the file that it points to")
     if path.is_dir():

@@ -13,11 +13,9 @@ from statewise.analysis import make_analysis
 from statewise.analysis.base import Findings, Snapshot
 from statewise.analysis.beliefs.beliefs import beliefs, prefix_states, states_of
 from statewise.analysis.probes import fit as probe_fit
-from statewise.analysis.probes.by_layer import by_layer
 from statewise.analysis.probes.fit import UNDEFINED, FitConfig, Probes, Sample, fit_and_answer, order
-from statewise.analysis.probes.prefix_split import TEST, TRAINING, VALIDATION, split_by_prefix
 from statewise.analysis.probes.probes import draw_positions, numbers
-from statewise.analysis.probes.probing import draw_training
+from statewise.analysis.probes.probing import TEST, TRAINING, VALIDATION, by_layer, draw_training, split_by_prefix
 from statewise.data_types import Examples, Hidden
 from statewise.reporting.figures import Curve, Panel
 from statewise.tasks import TASKS
@@ -278,7 +276,7 @@ def test_the_future_ends_with_the_document():
     documents = np.array([[1, 1, 1, 2, 2, 2], [1, 2, 2, 2, 2, 3]])
     examples = Examples(tokens, np.array([6, 6]), np.zeros(2, int), documents)
     probe = make_analysis("future-probe", positions=6, offsets="1-3")
-    asked = probe.ask(FixedTask(examples, examples), examples, np.random.default_rng(0))
+    asked = probe.labelled_states(FixedTask(examples, examples), examples, np.random.default_rng(0))
     assert list(zip(asked.rows.tolist(), asked.positions.tolist())) == [
         *((0, place) for place in (0, 1, 3, 4)),
         *((1, place) for place in (1, 2, 3)),
@@ -349,7 +347,7 @@ def test_states_of_prefixes_that_are_trained_on_are_not_tested(length):
 def test_labels_that_no_training_prefix_has_are_not_tested():
     task, probe = hmm(process="rrxor", length=8), make_analysis("world-probe", positions=8)
     test, train = task.held_out(200), task.sample(np.random.default_rng(0), 400)
-    every = [probe.ask(task, examples, np.random.default_rng(1)) for examples in (test, train)]
+    every = [probe.labelled_states(task, examples, np.random.default_rng(1)) for examples in (test, train)]
     asked, trained, validates = probe._by_prefix(test, every[0], train, every[1])
     read = [
         {tuple(examples.tokens[row, : place + 1]) for row, place in zip(one.rows, one.positions)}

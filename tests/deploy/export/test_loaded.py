@@ -18,7 +18,7 @@ import statewise.hf  # noqa: E402
 from statewise.backbones import BACKBONES  # noqa: E402
 from statewise.data_types import Batch  # noqa: E402
 from statewise.deploy.export.export import export  # noqa: E402
-from statewise.deploy.export.plain import NotPlain, plain  # noqa: E402
+from statewise.deploy.export.layouts import NotPlain, plain  # noqa: E402
 from statewise.deploy.export.registered import StatewiseConfig, StatewiseForCausalLM, objective_of  # noqa: E402
 from statewise.model.loading import new_model  # noqa: E402
 from statewise.model.recipes import read_recipe  # noqa: E402
@@ -562,7 +562,7 @@ def test_unknown_text_has_a_token_of_its_own(tmp_path):
     export(path_star_model("belief_state"), tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer.convert_ids_to_tokens(tokenizer("0,1|nonsense")["input_ids"][3:]) == ["[UNK]"] * 8
-    with pytest.raises(ValueError, match="none of the task's symbols"):
+    with pytest.raises(ValueError, match="not one of the task's symbols"):
         load(tmp_path / "out").generate(**tokenizer("0,1|x", return_tensors="pt"))
 
 

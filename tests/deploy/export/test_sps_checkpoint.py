@@ -92,19 +92,19 @@ def test_a_model_of_one_stream_needs_no_predict(float64):
     [
         (lambda t, c: t.pop("transformer.h.2.attn.c_proj.weight"), None, "has no transformer.h.2.attn.c_proj.weight"),
         (lambda t, c: c.update(n_layer=2), None, "has unexpected tensors: transformer.h.2"),
-        (lambda t, c: c.update(intermediate_size=56), None, r"gate_proj.weight is of shape \(48, 16\), not \(56, 16\)"),
-        (lambda t, c: c.update(intermediate_size=44), None, "intermediate_size 44 is no multiple of 8"),
+        (lambda t, c: c.update(intermediate_size=56), None, r"has the shape \(48, 16\), not \(56, 16\)"),
+        (lambda t, c: c.update(intermediate_size=44), None, "intermediate_size 44 is not a multiple of 8"),
         (lambda t, c: c.update(n_head=3), None, "hidden_size 16 does not make 3 heads"),
         (lambda t, c: c.update(n_head=16), None, "16 heads"),
         (lambda t, c: c.update(eos_token_id=40), None, "the tokenizer has 30 tokens"),
-        (lambda t, c: c.update(predict_token_id=29), None, "predict_token_id 29 must be a row behind the 30 tokens"),
+        (lambda t, c: c.update(predict_token_id=29), None, "predict_token_id 29 must be a row after the 30 tokens"),
         (lambda t, c: c.update(predict_token_id=64), None, "below 64"),
         (lambda t, c: c.update(predict_token_id=None), "sps", "variant sps needs a predict_token_id"),
         (lambda t, c: c.update(window_size=None), "delayed_state", "variant delayed_state needs a window_size"),
         (
             lambda t, c: t.update({"lm_head.weight": t["transformer.wte.weight"] + 1}),
             None,
-            "lm_head.weight is not transformer.wte.weight",
+            "lm_head.weight differs from transformer.wte.weight",
         ),
     ],
 )
@@ -150,14 +150,14 @@ def test_files_hold_tensors_and_nothing_else(tmp_path, capsys):
         torch.save(content, tmp_path / f"{name}.pt")
     for name, message in {
         "c.pt": "is not unpickled",
-        "d.pt": "no readable file of PyTorch|not unpickled",
-        "d.safetensors": "no readable safetensors file",
+        "d.pt": "not a readable PyTorch file|not unpickled",
+        "d.safetensors": "not a readable safetensors file",
         "e.pt": "holds no tensors by name",
         "none.pt": "no such file",
         "keys.pt": "no tensors by name",
         "nan.pt": "a holds numbers that are not finite",
         "twice.pt": "holds a twice",
-        **dict.fromkeys(("complex.pt", "whole.pt", "sparse.pt", "meta.pt", "float8.pt"), "a is no plain matrix"),
+        **dict.fromkeys(("complex.pt", "whole.pt", "sparse.pt", "meta.pt", "float8.pt"), "a is not a plain matrix"),
     }.items():
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             read_tensors(tmp_path / name)

@@ -43,7 +43,7 @@ def test_nothing_is_loaded_and_only_its_own_script_runs(recorded):
 
 
 def test_the_page_in_the_docs_is_of_this_version():
-    shown = Path(__file__).parents[2] / "docs" / "playground-demo.html"
+    shown = Path(__file__).parents[3] / "docs" / "playground-demo.html"
     data, _ = elements(shown.read_text(), "script")
     # Where the page has changed, write `page(json.loads(data))` over the file in the docs.
     assert page(json.loads(data)).decode() == shown.read_text()
@@ -98,9 +98,9 @@ def test_what_cannot_be_shown_is_refused_with_a_sentence(capsys, run, tmp_path):
     mine.write_text("<h1>years of work</h1>")
     (tmp_path / "no-run").mkdir()
     for words, message in [
-        ([run, "--export", tmp_path / "none" / "page.html"], "is no folder: create it, or choose another --export"),
+        ([run, "--export", tmp_path / "none" / "page.html"], "is not a folder: create it, or choose another --export"),
         ([run, "--export", mine], "exists: choose another --export, or give --overwrite"),
-        ([run, "--export", mine, "--overwrite"], "is no page that statewise wrote"),
+        ([run, "--export", mine, "--overwrite"], "is not a page that statewise wrote"),
         ([run, "--export", tmp_path], "is a folder: --export names a file"),
         ([tmp_path / "no-run"], "is not a run directory: it has no config.json"),
         ([run, run], "two models have the name"),

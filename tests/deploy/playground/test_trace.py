@@ -11,7 +11,7 @@ from running_server import story_model
 from small_worlds import CITY, HMM, model_of
 
 from statewise.data_types import Examples
-from statewise.deploy.playground.observer import Observer, Wish
+from statewise.deploy.playground.observer import Observer, TraceRequest
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.served import Served
 from statewise.reporting.figures import OBJECTIVE_COLOURS
@@ -23,7 +23,7 @@ def observer(model):
 
 
 def traced(watched, **fields):
-    steps = watched.trace(Wish(**{"prompt": watched.held_out(0), "limit": watched.limit(0), **fields}))
+    steps = watched.trace(TraceRequest(**{"prompt": watched.held_out(0), "limit": watched.limit(0), **fields}))
     while True:
         try:
             with torch.no_grad():

@@ -15,15 +15,15 @@ from statewise.decoding.base import Request
 from statewise.decoding.draft_length import MeasuredLength
 from statewise.decoding.predictor import Drafter
 from statewise.decoding.sample import SampleConfig
-from statewise.deploy.serving.batch import Batch
-from statewise.deploy.serving.drafting import Drafting, may_draft
+from statewise.deploy.serving.batch import ContinuousBatch
+from statewise.deploy.serving.choosing import Drafting, may_draft
 from statewise.deploy.serving.engine import without_gradients
-from statewise.deploy.serving.rows import Manner, Row
+from statewise.deploy.serving.rows import DecodingOptions, Row
 from statewise.deploy.serving.text import Stops, Written
 
 CONTEXT, END = 24, 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1, 1, 9, 2, 5, 4, 8, 7, 6, 2, 5], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7]]
-PLAIN = Manner(None, 0, Stops(()), None, False)
+PLAIN = DecodingOptions(None, 0, Stops(()), None, False)
 MANNERS = [
     PLAIN,
     replace(PLAIN, sampling=SampleConfig(), seed=5),
@@ -46,31 +46,31 @@ def predictor(request):
     return predictor_of("next_token", TINY_BACKBONES[request.param])
 
 
-def row_of(prompt, manner=PLAIN, number=0, limit=12, context=CONTEXT, **fields):
+def row_of(prompt, decoding=PLAIN, number=0, limit=12, context=CONTEXT, **fields):
     request = Request([np.array(prompt, np.int64)], max(1, limit), **{"end": END, "rows": [number], **fields})
     most = min(limit, int(request.limits(context)[0]))
     return Row(
         request,
         request.prompts[0],
         most,
-        manner,
+        decoding,
         Written(lambda before, tokens: "".join(f" {token}" for token in tokens), []),
     )
 
 
 def alone(predictor, row):
     """The completion by the decoders of `statewise generate`."""
-    sampling = row.manner.sampling
+    sampling = row.decoding.sampling
     fields = {} if sampling is None else {**vars(sampling), "seed": 0}
     decoder = make_decoder("greedy" if sampling is None else "sample", **fields)
     if sampling is not None:
-        object.__setattr__(decoder.config, "seed", row.manner.seed)  # also negative and large ones
+        object.__setattr__(decoder.config, "seed", row.decoding.seed)  # also negative and large ones
     return decoder.decode(predictor, row.request)[0]
 
 
 def run(predictor, arrivals, most=32, part=64, at_step=lambda step: None, **fields):
     """Decodes rows that arrive over time: `arrivals[i]` before step i."""
-    batch, coming, step = Batch(predictor, most=most, part=part, **fields), deque(arrivals), 0
+    batch, coming, step = ContinuousBatch(predictor, most=most, part=part, **fields), deque(arrivals), 0
     with torch.no_grad():
         while coming or batch.busy:
             if coming:
@@ -159,7 +159,7 @@ def test_choices_that_hang_on_rounding_are_made_alone(predictor):
             for place, prompt in enumerate(PROMPTS)
         ]
         batch = run(with_errors(predictor, 0.2), [rows[:1], [], rows[1:9], rows[9:]], part=8, error=error)
-        return rows, batch.made.alone
+        return rows, batch.counts.alone
 
     rows, alone_count = completions(0.2)
     check_alone(predictor, rows)
@@ -207,7 +207,7 @@ def test_choices_of_one_prompt_are_read_once_and_drawn_apart(predictor):
             for number in range(1, 5)
         ),
     ]
-    batch = Batch(predictor, most=8, part=64)
+    batch = ContinuousBatch(predictor, most=8, part=64)
     batch.waiting.extend(rows)
     assert batch.admit() == rows
     assert batch.reading.tokens.shape == (1, 4)
@@ -230,8 +230,8 @@ def test_a_cancelled_row_leaves_and_changes_nothing_for_others(predictor):
 
 
 def test_scores_of_prompts_are_those_of_a_whole_pass(predictor):
-    manner = replace(PLAIN, alternatives=3, echo=True)
-    rows = [row_of(prompt, manner, limit=limit) for prompt, limit in zip(PROMPTS, [0, 1, 3, 2, 0, 1])]
+    decoding = replace(PLAIN, alternatives=3, echo=True)
+    rows = [row_of(prompt, decoding, limit=limit) for prompt, limit in zip(PROMPTS, [0, 1, 3, 2, 0, 1])]
     run(predictor, [rows[:2], rows[2:]], part=12)
     for row, prompt in zip(rows, PROMPTS):
         tokens = torch.tensor([[*prompt, *row.tokens]])
@@ -268,10 +268,10 @@ def test_rows_with_goals_run_beside_rows_without(min_gap):
 def test_log_probabilities_are_the_models_where_a_token_is_no_choice():
     """The end token of rows with a goal has a probability, the closing symbol of rows that cannot close has none."""
     predictor = predictor_of("belief_state", TINY_BACKBONES["gpt"], min_gap=1)
-    manner, end = replace(PLAIN, alternatives=VOCABULARY), 2
+    decoding, end = replace(PLAIN, alternatives=VOCABULARY), 2
     rows = [
-        row_of(PROMPTS[0], manner, goal=np.array([7, end]), end=end, limit=4),
-        row_of(PROMPTS[1], manner, exact=True, end=end, limit=4),
+        row_of(PROMPTS[0], decoding, goal=np.array([7, end]), end=end, limit=4),
+        row_of(PROMPTS[1], decoding, exact=True, end=end, limit=4),
     ]
     run(predictor, [rows])
     left = []
@@ -310,7 +310,7 @@ def test_a_row_whose_logits_are_not_finite_fails_alone(predictor):
 
     broken = object.__new__(Broken)
     broken.__dict__.update(predictor.__dict__)
-    batch = Batch(broken, most=8, part=64)
+    batch = ContinuousBatch(broken, most=8, part=64)
     batch.waiting.extend(rows)
     with torch.no_grad():
         while batch.busy:
@@ -392,8 +392,8 @@ def test_drafts_save_passes_and_are_counted():
         rows = [row_of([number], MANNERS[1], number=number, limit=21, end=None) for number in range(3)]
         batch = run(predictor, [rows], drafting=drafting(predictor, 3))
         assert sum(len(row.tokens) for row in rows) == 63
-        assert 0 <= batch.made.accepted <= batch.made.drafted
-        passes[which] = predictor.passes, batch.made.accepted
+        assert 0 <= batch.counts.accepted <= batch.counts.drafted
+        passes[which] = predictor.passes, batch.counts.accepted
     assert passes["exact"] == (5, 45)  # 1 + 5 * 4 tokens of each row
     assert passes["good"][1] > passes["bad"][1]
     assert passes["good"][0] < passes["ending"][0] <= 20
@@ -412,14 +412,14 @@ def test_rows_of_models_that_draft_get_what_they_get_alone(objective, backbone, 
     for length in (3, "auto"):
         rows, arrivals = arrivals_of()
         batch = run(predictor, arrivals, most=5, part=8, drafting=drafting(predictor, length))
-        assert batch.made.drafted
+        assert batch.counts.drafted
         check_alone(predictor, rows)
 
 
 def test_prompt_lookup_drafts_for_any_model(predictor):
     rows, arrivals = arrivals_of(end=None)
     batch = run(predictor, arrivals, most=5, part=8, drafting=drafting(predictor, 5, "prompt_lookup"))
-    assert 0 < batch.made.accepted < batch.made.drafted
+    assert 0 < batch.counts.accepted < batch.counts.drafted
     check_alone(predictor, rows)
 
 
@@ -456,8 +456,8 @@ def test_drafts_do_not_decide_where_rounding_might():
     exact = MarkovDrafter(TRUE, DRAFTS["good"])
     rows, arrivals = arrivals_of(end=None)
     batch = run(with_errors(exact, 0.2), arrivals, error=0.2, drafting=drafting(exact, 3))
-    assert batch.made.alone
-    assert batch.made.accepted
+    assert batch.counts.alone
+    assert batch.counts.accepted
     check_alone(exact, rows)
 
 
@@ -472,7 +472,7 @@ def test_how_many_to_draft_is_measured_by_the_number_of_rows_and_bounded(monkeyp
     assert made.length_of(12).lengths == [0, 1, 3]  # 12 * 5 tokens fit a part of 64
     assert made.length_of(64).lengths == [0]
     rows = [row_of([number], end=None, limit=100, context=200) for number in range(1)]
-    drafted = run(predictor, [rows], drafting=made).made.drafted
+    drafted = run(predictor, [rows], drafting=made).counts.drafted
     assert drafted > 50
 
 

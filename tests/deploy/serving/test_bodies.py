@@ -13,7 +13,7 @@ from statewise.deploy.serving import bodies
 from statewise.deploy.serving.guard import Guard
 from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.settings import Settings
+from statewise.deploy.serving.settings import ServerSettings
 
 PROMPT = "0,1|1,2|2,3|0,4|4,5|5,6/0,3="
 
@@ -187,7 +187,7 @@ def test_what_could_be_read_in_two_ways_is_refused(server, headers, status, said
 
 def test_a_body_with_two_lengths_is_refused():
     """A proxy may have read the other one, and what follows it as another request."""
-    guard = Guard(None, Settings(), Metrics(), [], [])
+    guard = Guard(None, ServerSettings(), Metrics(), [], [])
     lines = [(b"host", b"localhost"), (b"content-length", b"3"), (b"transfer-encoding", b"chunked")]
     for some in (lines[:2], [lines[0], lines[2]]):
         guard.check("POST", "/v1/completions", some)

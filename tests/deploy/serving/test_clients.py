@@ -10,7 +10,7 @@ from running_server import running, story_model
 
 from statewise.analysis.beliefs.beliefs import beliefs
 from statewise.data_types import Examples
-from statewise.evaluation.zero_shot.likelihood import Asked, likelihoods, windows
+from statewise.evaluation.zero_shot.likelihood import Continuation, likelihoods, windows
 from statewise.model.snapshots import snapshot
 from statewise.tasks.batches import collate
 
@@ -133,7 +133,7 @@ def test_a_scored_text_may_fill_the_context(server, client):
     model = server.models["plain"]
     context = model.predictor().context
     row = [model.task.end, *model.task.encode((PROMPT + " ") * 40).tolist()][: 2 * context + 7]
-    (expected,) = likelihoods(model.predictor(), [Asked(row, 1)], 4)
+    (expected,) = likelihoods(model.predictor(), [Continuation(row, 1)], 4)
     parts = list(windows(len(row), 1, context))
     assert [part.stop - part.start for part in parts] == [context] * 3
     total = 0.0

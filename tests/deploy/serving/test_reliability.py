@@ -133,6 +133,15 @@ def test_slow_headers_and_bodies_are_given_up(model):
             assert (status, answer["error"]["code"]) == (408, "body_timeout")
 
 
+def test_a_request_to_upgrade_is_answered_as_http_and_not_logged(model, caplog):
+    with running({"m": model}) as server, server.connect() as connection:
+        connection.sendall(
+            b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        )
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
 def is_closed_after(connection, byte):
     """Whether the server has closed a connection that sends another byte."""
     try:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from statewise.deploy.serving.rows import Manner
+from statewise.deploy.serving.rows import DecodingOptions
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.text import Stops
 from statewise.model.loading import new_model
@@ -34,9 +34,9 @@ def served(tmp_path_factory):
     ],
 )
 def test_a_completion_of_symbols_follows_its_prompt(served, given, echo, stops, said, text):
-    manner = Manner(None, 0, Stops(stops), None, echo)
+    decoding = DecodingOptions(None, 0, Stops(stops), None, echo)
     prompt = served.encode(given, "prompt")
-    (row,) = served.rows(prompt, None, manner, limit=4, numbers=[0], exact=False, given=given)
+    (row,) = served.rows(prompt, None, decoding, limit=4, numbers=[0], exact=False, original=given)
     released = [row.text[: row.released]]
     for symbol in said:
         row.add(served.task.vocab.ids[symbol], 0.0, [])

@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewise.decoding.base import Request
-from statewise.deploy.serving.batch import Batch
-from statewise.deploy.serving.engine import Engine
+from statewise.deploy.serving.batch import ContinuousBatch
+from statewise.deploy.serving.engine import Engine, Waiting, displaced
 from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import Manner, Row, Ticket
-from statewise.deploy.serving.settings import Settings
-from statewise.deploy.serving.sharing import Waiting, displaced
+from statewise.deploy.serving.rows import DecodingOptions, Row, Ticket
+from statewise.deploy.serving.settings import ServerSettings
 from statewise.deploy.serving.text import Stops, Written
 
 CONTEXT = 24
@@ -27,9 +26,9 @@ CONTEXT = 24
 
 def row_of(prompt, number=0, limit=12):
     request = Request([np.array(prompt, np.int64)], limit, end=None, rows=[number])
-    manner = Manner(None, 0, Stops(()), None, False)
+    decoding = DecodingOptions(None, 0, Stops(()), None, False)
     return Row(
-        request, request.prompts[0], limit, manner, Written(lambda before, tokens: " ".join(map(str, tokens)), [])
+        request, request.prompts[0], limit, decoding, Written(lambda before, tokens: " ".join(map(str, tokens)), [])
     )
 
 
@@ -73,7 +72,7 @@ def predictor():
 def engine(predictor):
     """An engine whose thread does not run: what waits goes on waiting."""
     served = SimpleNamespace(name="m", predictor=predictor, rounding=0.0, casts=False, computing=nullcontext)
-    return Engine([served], Settings(max_waiting=4), Metrics())
+    return Engine([served], ServerSettings(max_waiting=4), Metrics())
 
 
 def ticket(client, rows=1):
@@ -159,7 +158,7 @@ def test_work_whose_client_has_left_is_not_done(engine):
 def test_clients_that_leave_delay_a_request_by_a_bounded_number_of_rounds(predictor, leave):
     """In each round three clients come, and leave. The request begins after one round for each part of a prompt that
     was before it, and gets a token in every round from then on."""
-    batch, longest, rounds = Batch(predictor, most=2, part=4), 12, 0
+    batch, longest, rounds = ContinuousBatch(predictor, most=2, part=4), 12, 0
     before = [row_of([1, 2, 5, 1, 7, 4], number=number) for number in range(3)]
     honest = row_of([2, 5, 1, 7], limit=longest)
     batch.waiting.extend([*before, honest])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewise.decoding.base import Request
-from statewise.deploy.serving.rows import Manner, Row, Shown
+from statewise.deploy.serving.rows import DecodingOptions, Row, ShownToken
 from statewise.deploy.serving.text import Spelled, Stops, Written
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 from statewise.tasks.text import bpe
@@ -93,10 +93,10 @@ def test_half_of_a_character_is_held_back_until_it_is_whole():
 
 
 def row_of(stops, echo="", limit=1000):
-    manner = Manner(None, 0, Stops(stops), 0, bool(echo))
+    decoding = DecodingOptions(None, 0, Stops(stops), 0, bool(echo))
     prompt = np.array([ord(letter) for letter in echo or "x"], np.int64)
     request = Request([prompt], limit)
-    return Row(request, prompt, limit, manner, Written(lambda before, tokens: "".join(map(chr, tokens)), []))
+    return Row(request, prompt, limit, decoding, Written(lambda before, tokens: "".join(map(chr, tokens)), []))
 
 
 letters = st.text("ab", max_size=12)
@@ -107,7 +107,7 @@ def test_stop_strings_end_the_text_where_they_first_begin(stops, said, echo):
     row, released = row_of(stops, echo, limit=max(1, len(said))), []
     if not said:
         return
-    row.score_prompt([Shown(ord(letter), None, []) for letter in echo])
+    row.score_prompt([ShownToken(ord(letter), None, []) for letter in echo])
     for letter in said:
         row.add(ord(letter), 0.0, [])
         released.append(row.text[: row.released])

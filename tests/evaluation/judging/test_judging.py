@@ -15,8 +15,16 @@ import pytest
 from scipy import stats
 
 from statewise.cli import counter, main
+from statewise.evaluation.judging.judgements import (
+    INSTRUCTIONS,
+    NEEDED,
+    VERDICT_FORM,
+    Judge,
+    JudgementRequest,
+    judge,
+    questions,
+)
 from statewise.evaluation.judging.pairs import Pair
-from statewise.evaluation.judging.protocol import INSTRUCTIONS, NEEDED, VERDICT_FORM, Judge, Question, judge, questions
 from statewise.evaluation.judging.summary import summarise
 from statewise.reporting.statistics import wilson
 from statewise.runtime.ledger import Ledger
@@ -291,7 +299,7 @@ def test_the_judge_is_told_what_a_file_says_and_always_how_to_answer(capsys, tmp
     ],
 )
 def test_verdicts_are_read_off_the_last_line(answer, verdict):
-    assert Question(1, "b", 1).verdict(answer) == verdict
+    assert JudgementRequest(1, "b", 1).verdict(answer) == verdict
 
 
 def test_a_busy_or_broken_server_is_asked_again(capsys, tmp_path, files):
@@ -584,7 +592,7 @@ def test_mistakes_are_named_before_anything_is_asked(capsys, tmp_path, files, mo
     assert main(["judge", *files, "--model", "m", "--out", str(out)]) == 2
     assert "--url is missing" in capsys.readouterr().err
     assert "must begin with http" in judged(capsys, files, "localhost:8000", out)[2]
-    assert "is no URL" in judged(capsys, files, "http://[::1", out)[2]
+    assert "is not a URL" in judged(capsys, files, "http://[::1", out)[2]
     assert "--jobs must be at least 1" in judged(capsys, files, "http://x", out, "--jobs", "0")[2]
     assert "one of the files to judge" in judged(capsys, files, "http://x", files[0])[2]
     monkeypatch.setitem(sys.modules, "openai", None)

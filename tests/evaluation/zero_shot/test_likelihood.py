@@ -13,7 +13,7 @@ from doubles import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.evaluation.zero_shot.likelihood import Asked, likelihoods, windows
+from statewise.evaluation.zero_shot.likelihood import Continuation, likelihoods, windows
 from statewise.runtime.progress import listening
 
 
@@ -54,7 +54,7 @@ def test_likelihoods_are_those_of_a_step_by_step_reading(name, batch, float64):
     predictor = objective.predictor()
     examples = random_examples(np.random.default_rng(0), n=9, longest=CONTEXT)
     asked = [
-        Asked(examples.tokens[row, : examples.lengths[row]].tolist(), int(examples.prompt_lengths[row]))
+        Continuation(examples.tokens[row, : examples.lengths[row]].tolist(), int(examples.prompt_lengths[row]))
         for row in range(len(examples))
     ]
     told = []
@@ -77,7 +77,9 @@ def test_what_does_not_fit_is_cut_or_read_in_pieces(float64):
     predictor = objective.predictor()
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, 3 * CONTEXT).tolist()
     cut, pieces, whole = likelihoods(
-        predictor, [Asked(tokens, len(tokens) - 5), Asked(tokens, 2), Asked(tokens[:CONTEXT], 2)], 2
+        predictor,
+        [Continuation(tokens, len(tokens) - 5), Continuation(tokens, 2), Continuation(tokens[:CONTEXT], 2)],
+        2,
     )
     assert (cut.cut, cut.pieces) == (True, 1)
     np.testing.assert_allclose(cut.nats, step_by_step(predictor, tokens[-CONTEXT:], CONTEXT - 5)[0], rtol=1e-9)
@@ -91,7 +93,9 @@ def test_what_does_not_fit_is_cut_or_read_in_pieces(float64):
 
 def test_greedy_means_every_token():
     table = torch.tensor([[0.1, 0.7, 0.2], [0.1, 0.2, 0.7], [0.8, 0.1, 0.1]])
-    right, wrong = likelihoods(MarkovPredictor(table), [Asked([0, 1, 2, 0], 1), Asked([0, 1, 2, 1, 2], 1)], 8)
+    right, wrong = likelihoods(
+        MarkovPredictor(table), [Continuation([0, 1, 2, 0], 1), Continuation([0, 1, 2, 1, 2], 1)], 8
+    )
     assert right.greedy
     assert right.log_probability == pytest.approx(np.log(0.7 * 0.7 * 0.8))
     assert not wrong.greedy

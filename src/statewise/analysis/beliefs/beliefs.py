@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ Side = Literal["prefix", "suffix"]
 
 
 ALL, CONCAT = "all", "concat"
-"""Instead of a layer's name: every layer separately, and all layers concatenated."""
+"""In place of a layer's name: every layer separately, and all layers concatenated."""
 LAYERS = "blocks.*.hook_resid_post"
 """The layers that `ALL` and `CONCAT` stand for: the residual stream after every block."""
 
@@ -217,6 +217,16 @@ def prefix_states(
     return _gather(states, cut, where, columns)
 
 
+def places_by_block(examples: Examples, rows: np.ndarray, block: int) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+    """For places in sequences `rows` (m,) of `examples`, block by block: the batch, the indices of the places in it,
+    and the row of the batch of each."""
+    by_row = np.argsort(rows, kind="stable")
+    starts = np.searchsorted(rows[by_row], np.arange(len(examples) + 1))
+    for members, part in blocks(examples, block):
+        here = np.concatenate([by_row[starts[row] : starts[row + 1]] for row in members])
+        yield collate(part), here, np.repeat(np.arange(len(members)), starts[members + 1] - starts[members])
+
+
 @torch.no_grad()
 def _gather(
     states: Callable[[Batch], list[Tensor]], examples: Examples, rows: np.ndarray, columns: np.ndarray
@@ -224,14 +234,10 @@ def _gather(
     """(m, D) float32: the outputs of `states`, (B, T, ...) each, together D wide, at position columns[i] of sequence
     rows[i]."""
     found = np.empty((len(rows), 0), np.float32)
-    by_row = np.argsort(rows, kind="stable")
-    starts = np.searchsorted(rows[by_row], np.arange(len(examples) + 1))
-    for members, part in blocks(examples, BLOCK):
-        given = states(collate(part))
-        here = np.concatenate([by_row[starts[row] : starts[row + 1]] for row in members])
-        line = np.repeat(np.arange(len(members)), starts[members + 1] - starts[members])
-        at = tuple(torch.from_numpy(index).to(given[0].device) for index in (line, columns[here]))
-        picked = torch.cat([part[at].float().cpu() for part in given], dim=-1).numpy()
+    for batch, here, line in places_by_block(examples, rows, BLOCK):
+        parts = states(batch)
+        at = tuple(torch.from_numpy(index).to(parts[0].device) for index in (line, columns[here]))
+        picked = torch.cat([part[at].float().cpu() for part in parts], dim=-1).numpy()
         if not found.shape[1]:
             found = np.empty((len(rows), picked.shape[1]), np.float32)
         found[here] = picked

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.base import Analysis, Findings, Subject, explained
 from statewise.analysis.beliefs.beliefs import states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
-from statewise.analysis.sentences import explained
 from statewise.data_types import Examples, in_float64
 from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
@@ -33,11 +32,11 @@ from statewise.tasks.batches import blocks, collate
 from statewise.tasks.believed import Believed, believed
 
 MOST_NUMBERS = 2**28
-"""Of the states along all sequences that are drawn."""
+"""Maximum number of values of the states along all drawn sequences."""
 ROWS = 256
 """Sequences read at a time."""
 CUTOFFS = (1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-"""Those that are tried unless one is given."""
+"""Cut-offs that are tried unless the options give one."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +104,14 @@ class BeliefDynamics(Analysis):
                 f"{config.sequences:,} sequences of {length:,} tokens have {numbers:,} numbers of states, more than "
                 f"{MOST_NUMBERS:,}: set --sequences or --length lower"
             )
-        # Four numbers, as of held-out sets: those of training batches have three.
+        # A seed of four numbers, as of held-out sets: those of training batches have three.
         drawn = world.draw(np.random.default_rng([config.seed, 5, 0, 1]), config.sequences, length)
         found = _Rolled.along(predictor, dynamics, world, drawn, context, mapped)
         metrics = found.metrics(context)
         steps = self._by_steps(predictor, dynamics, world, drawn, context, mapped)
         metrics |= {f"step_{step + 1}_r2": value for step, value in enumerate(steps)}
 
-        # The cut-off above is for another map's sake, and the first state is not of the dynamics.
+        # The cut-off above was chosen for another map, and the first state is the backbone's.
         later = prefixes.columns > 0
         weights = prefixes.weights[later]
         refitted = fit(rolled[later], truth[later], weights, config.cutoff or CUTOFFS[0])(rolled[later])
@@ -159,7 +158,7 @@ class BeliefDynamics(Analysis):
 
 @dataclass(frozen=True)
 class _Rolled:
-    """What is found along n sequences of T tokens, by position."""
+    """Scores of backbone and dynamics along n sequences of T tokens, by position."""
 
     r2: dict[str, list[float]]
     """R^2 of the belief after each position, of the backbone as far as it reads, and of the dynamics."""
@@ -174,7 +173,7 @@ class _Rolled:
     def along(
         cls, predictor: Predictor, dynamics: StateDynamics, world: Believed, drawn: Examples, context: int, mapped: Fit
     ) -> _Rolled:
-        """Backbone and dynamics along the same sequences."""
+        """Scores of backbone and dynamics along the same sequences."""
         truth, ahead = world.beliefs(drawn), world.next_tokens(drawn)
         short = _cut(drawn, min(context, drawn.tokens.shape[1]))
         states = {"backbone": _backbone_states(predictor, short), "dynamics": _roll(dynamics, predictor, drawn)}
@@ -209,8 +208,8 @@ class _Rolled:
         return cls(**scores, pooled=pooled)
 
     def metrics(self, context: int) -> dict[str, float]:
-        """Means over the positions of training and beyond; the last position of training, after which nothing was
-        ever predicted, counts in neither. A mean over no position is left out."""
+        """Means over the positions of training and beyond. The last position of training, after which nothing was
+        predicted, counts in neither; means over no position are left out."""
         found = {f"r2_{name}": value for name, value in self.pooled.items()}
         excess, agreement = self.excess["dynamics"], self.agreement["dynamics"]
         if context > 2:
@@ -224,7 +223,7 @@ class _Rolled:
         return found
 
     def panels(self, context: int) -> list[Panel]:
-        """By number of tokens read."""
+        """Panels by number of tokens read."""
         panels = []
         for values, title, shares in (
             (self.r2, "R2 of the belief", True),
@@ -262,13 +261,13 @@ def _cut(examples: Examples, width: int) -> Examples:
 
 @torch.no_grad()
 def _backbone_states(predictor: Predictor, examples: Examples) -> Tensor:
-    """(n, T, E): of sequences of equal length."""
+    """The backbone's states, (n, T, E), of sequences of equal length."""
     return torch.cat([predictor.states(collate(part)).state.float() for _, part in blocks(examples, ROWS)])
 
 
 @torch.no_grad()
 def _backbone_logits(predictor: Predictor, examples: Examples) -> Tensor:
-    """(n, T, V): of sequences of equal length."""
+    """The backbone's logits, (n, T, V), of sequences of equal length."""
     return torch.cat([predictor.logits(collate(part)).float() for _, part in blocks(examples, ROWS)])
 
 

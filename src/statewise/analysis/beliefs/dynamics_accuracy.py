@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.data_types import Batch, Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
@@ -26,7 +25,7 @@ from statewise.tasks.batches import blocks, collate, rows_at_once
 ROWS = 256
 """Sequences read at a time."""
 POINTS = 32
-"""Most points of a curve: numbers of tokens are pooled."""
+"""Maximum number of points of a curve: neighbouring numbers of tokens are pooled."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class DynamicsAccuracyConfig:
     null: twice the length of the test set's longest sequence, four times, and so on up to the model's context, where
     the task has test sets by length."""
     sequences: int = 1000
-    """Most held-out sequences of the test set, and of each other length."""
+    """Maximum number of held-out sequences of the test set, and of each other length."""
     read: int = 1
     """Tokens that the backbone reads; the dynamics read the others."""
 
@@ -71,7 +70,9 @@ class DynamicsAccuracy(Analysis):
         dynamics = require(predictor, StateDynamics)
         trained = task.held_out(self.config.sequences)
         if trained.documents is not None:
-            raise ValueError("rows of this task hold several documents: dynamics are rolled along one sequence each")
+            raise ValueError(
+                "rows of this task hold several documents, and dynamics are rolled along one sequence per row"
+            )
         read, vocabulary, longest = self.config.read, len(task.vocab), int(trained.lengths.max())
         own = _answers(predictor, dynamics, trained, vocabulary, read)
         others = {
@@ -100,7 +101,7 @@ class DynamicsAccuracy(Analysis):
         return Findings(metrics, [panel], details, main=main, verdict=verdict)
 
     def _verdict(self, metrics: Mapping[str, float], others: Sequence[int], chance: float | None) -> str:
-        said = (
+        text = (
             f"On the test set the dynamics alone get {percent(metrics['dynamics'])} right, the backbone "
             f"{percent(metrics['backbone'])}"
         )
@@ -108,10 +109,10 @@ class DynamicsAccuracy(Analysis):
             which = (
                 f"with {self.config.by}" if self.config.by else f"of {' and '.join(f'{n:,}' for n in others)} tokens"
             )
-            said += (
+            text += (
                 f"; on sequences {which} {percent(metrics['dynamics_other'])} and {percent(metrics['backbone_other'])}"
             )
-        return f"{said}{'' if chance is None else f'; chance is {percent(chance)}'}."
+        return f"{text}{'' if chance is None else f'; chance is {percent(chance)}'}."
 
     def _others(self, task: Task, trained: Examples) -> Iterator[tuple[int, Examples]]:
         """Other test sets by length. Raises `ValueError` where the task does not have the one asked for."""
@@ -138,7 +139,7 @@ class _Answers:
 
     @classmethod
     def joined(cls, parts: Sequence[_Answers]) -> _Answers:
-        """Of one or more parts."""
+        """The tokens of one or more parts together."""
         return cls(
             np.concatenate([part.before for part in parts]),
             {name: np.concatenate([part.right[name] for part in parts]) for name in parts[0].right},
@@ -154,14 +155,14 @@ def _answers(predictor: Predictor, dynamics: StateDynamics, examples: Examples, 
 def _of_batch(predictor: Predictor, dynamics: StateDynamics, batch: Batch, read: int) -> _Answers:
     """The scored tokens of a batch after the dynamics' first step, the columns one after another."""
     logits = predictor.logits(batch)
-    tokens, asked = batch.tokens.to(logits.device), batch.scored
+    tokens, scored = batch.tokens.to(logits.device), batch.scored
     before: list[np.ndarray] = [np.empty(0, np.int64)]
     right: dict[str, list[np.ndarray]] = {name: [np.empty(0, bool)] for name in ("dynamics", "backbone")}
     if read < batch.span[1] - 1:
         state = predictor.states(batch).state[:, read - 1]
         for place in range(read, batch.span[1] - 1):
             state = dynamics.advance(state, tokens[:, place])
-            rows = asked[:, place + 1].nonzero()[:, 0].to(logits.device)
+            rows = scored[:, place + 1].nonzero()[:, 0].to(logits.device)
             if not len(rows):
                 continue
             wanted = tokens[rows, place + 1]
@@ -178,7 +179,7 @@ def _shares(suffix: str, parts: Sequence[_Answers]) -> dict[str, float]:
 
 
 def _panel(found: _Answers, trained: int | None, chance: float | None) -> Panel:
-    """By number of tokens before the answer; of more than `POINTS` numbers neighbours are pooled. `trained`:
+    """Accuracy by number of tokens before the answer; beyond `POINTS` numbers, neighbours are pooled. `trained`:
     the longest sequence of training, where longer ones follow."""
     least, most = int(found.before.min()), int(found.before.max())
     width = -(-(most - least + 1) // POINTS)

@@ -16,24 +16,22 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
-from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, states_of
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, explained
+from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, equal_beliefs, planes
-from statewise.analysis.sentences import explained
 from statewise.data_types import Examples, LacksPower, in_float64
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Drawing, Panel, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.tasks.base import Task
-from statewise.tasks.batches import blocks, collate
 from statewise.tasks.believed import Believed, Prefixes, believed
 
 FOLDS, SHUFFLES, HISTORY, FROZEN, VARIED = 5, 10, 4, 10, 200
 """Folds of `r2_held_out`; permutations of the beliefs; longest history with a figure of its own; sequences of the other
 factors, and for each the sequences of one factor, from which its subspace is found."""
 DISTANCES = 1500
-"""Most distinct beliefs of which all pairs of distances are compared."""
+"""Maximum number of distinct beliefs whose distances are compared pair by pair."""
 FEW = 4
 """Fewer checkpoints than these show little of training."""
 SPREAD = 0.95
@@ -44,7 +42,7 @@ LAST = 1 / 3
 """Share of a training sequence at its end, where states keep less of the belief (docs/results/beliefs.md)."""
 STATE = "state"
 CONTROLS = {"next-token distribution": "r2_next_token", "all tokens": "r2_history_all"}
-"""What is no model, by the label of its line across a plot, with the metric."""
+"""Controls without a model: the label of the line across a plot, and the metric."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +59,11 @@ class BeliefGeometryConfig:
     about few later tokens, so they keep less of the belief: figures that include them understate what the others
     keep."""
     words: int = 10_000
-    """Most sequences. All prefixes up to the length for which they suffice are used, with their exact probabilities; if
-    they do not suffice for half of `longest`, a sample of sequences of that length."""
+    """Maximum number of sequences. All prefixes up to the length for which they suffice are used, with their exact
+    probabilities; if they do not suffice for half of `longest`, a sample of sequences of that length."""
     weighting: Literal["probability", "equal"] = "probability"
-    """How much a prefix counts in fits and figures, except the excess: as much as it is likely, or as much as every
-    other one, as in Shai et al. 2024, where rare words decide."""
+    """Weight of a prefix in fits and figures, except the excess: its probability, or the same for all prefixes, as in
+    Shai et al. 2024, where rare words decide."""
     cutoff: float = 1e-6
     """Directions of the activations with less than this share of the largest standard deviation are not used."""
     seed: int = 1
@@ -111,7 +109,7 @@ class BeliefGeometry(Analysis):
         own = self._features(subject.snapshot, prefixes)
         rng = np.random.default_rng(config.seed)
         folds = rng.integers(FOLDS, size=len(known.weights))
-        # The prefix that is <bos> alone is like no other and has much weight: what it is predicted by says nothing.
+        # The prefix <bos> alone is like no other and has much weight: predicting it from others shows nothing.
         folds[prefixes.columns < world.opening] = -1
         metrics: dict[str, float] = {}
         details: dict[str, Any] = {}
@@ -213,7 +211,7 @@ class BeliefGeometry(Analysis):
     def _controls(
         self, own: dict[str, np.ndarray], known: _Known, prefixes: Prefixes, folds: np.ndarray, rng: np.random.Generator
     ) -> tuple[dict[str, float], list[str]]:
-        """R^2 with shuffled beliefs, and from what is no model; notes on what is left out."""
+        """R^2 with shuffled beliefs, and from controls without a model; notes on what is left out."""
         cutoff, found, notes = self.config.cutoff, {}, []
         orders = [rng.permutation(len(known.weights)) for _ in range(SHUFFLES)]
         shuffled = np.stack([known.beliefs[order] for order in orders], 1).reshape(len(known.weights), -1)
@@ -356,16 +354,16 @@ class BeliefGeometry(Analysis):
 
 @dataclass(frozen=True)
 class _Known:
-    """What is true after each of m prefixes."""
+    """The truth after each of m prefixes."""
 
     beliefs: np.ndarray
-    """(m, C)."""
+    """(m, C) exact beliefs."""
     constrained: np.ndarray
-    """(m, C)."""
+    """(m, C) constrained beliefs (`Believed.constrained_beliefs`)."""
     next_tokens: np.ndarray
-    """(m, V)."""
+    """(m, V) probabilities of the next token."""
     weights: np.ndarray
-    """(m,) with sum 1."""
+    """(m,) weights of the prefixes, with sum 1."""
 
     @classmethod
     def of(cls, world: Believed, prefixes: Prefixes, weighting: str = "probability") -> _Known:
@@ -385,7 +383,7 @@ class _Known:
         }
 
     def correlations(self, predicted: np.ndarray) -> dict[str, float]:
-        """Of distances between predicted beliefs with those between true ones, squared."""
+        """Squared correlations of distances between predicted beliefs with distances between true ones."""
         found = {}
         first, which = equal_beliefs(self.beliefs)
         mass = np.bincount(which, weights=self.weights)
@@ -424,7 +422,7 @@ def _verdict(metrics: Mapping[str, float]) -> str:
 
 
 def _across(labels: Mapping[str, str], metrics: Mapping[str, float], ends: list[float]) -> list[Curve]:
-    """A line from end to end for each of the metrics, by label, that there are."""
+    """A line from end to end for each metric that exists, by label."""
     return [Curve(label, ends, [metrics[key]] * 2, "control") for label, key in labels.items() if key in metrics]
 
 
@@ -464,12 +462,8 @@ def _directions(snapshot: Snapshot, parts: list[Examples]) -> np.ndarray:
 def _excess(snapshot: Snapshot, known: _Known, prefixes: Prefixes) -> np.ndarray:
     """(m,): the divergence of the model's next-token distribution from the true one, in nats."""
     found = np.empty(len(known.weights))
-    by_row = np.argsort(prefixes.rows, kind="stable")
-    starts = np.searchsorted(prefixes.rows[by_row], np.arange(len(prefixes.examples) + 1))
-    for members, part in blocks(prefixes.examples, 256):
-        log_probs = in_float64(snapshot.predictor.logits(collate(part))).log_softmax(-1).cpu().numpy()
-        here = np.concatenate([by_row[starts[row] : starts[row + 1]] for row in members])
-        line = np.repeat(np.arange(len(members)), starts[members + 1] - starts[members])
+    for batch, here, line in places_by_block(prefixes.examples, prefixes.rows, 256):
+        log_probs = in_float64(snapshot.predictor.logits(batch)).log_softmax(-1).cpu().numpy()
         true = known.next_tokens[here]
         own = log_probs[line, prefixes.columns[here]]
         found[here] = (true * (np.log(np.where(true > 0, true, 1)) - np.where(true > 0, own, 0))).sum(1)
@@ -490,7 +484,7 @@ def _by_length(predicted: np.ndarray, known: _Known, prefixes: Prefixes, opening
 
 
 def _by_position(excess: np.ndarray, weights: np.ndarray, columns: np.ndarray) -> Panel:
-    """The excess over the number of tokens read."""
+    """The excess by number of tokens read."""
     means = np.bincount(columns, weights=weights * excess) / np.bincount(columns, weights=weights)
     x = [float(place + 1) for place in range(len(means))]
     return Panel("tokens read", "excess (nats per token)", [Curve("model", x, means.tolist())])

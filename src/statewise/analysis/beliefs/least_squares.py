@@ -7,20 +7,20 @@ from typing import NamedTuple
 import numpy as np
 
 CONSTANT = 1e-20
-"""Targets of less variance do not vary."""
+"""Targets with less variance count as constant."""
 CUTOFF = 1e-6
-"""Features whose standard deviation is below so much of the largest do not vary."""
+"""Features whose standard deviation is below this share of the largest one count as constant."""
 PENALTIES = np.logspace(-4, 4, 17)
-"""Of ridge regression, relative to the mean squared norm of the features."""
+"""Penalties of ridge regression, relative to the mean squared norm of the features."""
 
 
 class Fit(NamedTuple):
     """An affine map from D features to C targets."""
 
     matrix: np.ndarray
-    """(D, C)."""
+    """(D, C) coefficients."""
     offset: np.ndarray
-    """(C,)."""
+    """(C,) constants."""
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """(m, C): the prediction from features (m, D)."""
@@ -56,8 +56,8 @@ def r2(predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float
 def held_out_r2(
     features: np.ndarray, targets: np.ndarray, weights: np.ndarray, cutoff: float, folds: np.ndarray
 ) -> float:
-    """`r2` of predictions of each fold from a map fitted to all other rows. `folds` (m,) int; rows of a negative one
-    are predicted by none."""
+    """`r2` of predictions of each fold from a map fitted to all other rows. `folds` (m,) int; rows with a
+    negative one are not scored."""
     predicted, scored = np.empty(targets.shape), folds >= 0
     for fold in np.unique(folds[scored]):
         here = folds == fold

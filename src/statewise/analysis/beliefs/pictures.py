@@ -11,7 +11,7 @@ from statewise.reporting.figures import Drawing, Layer, Points, Text
 from statewise.tasks.believed import Believed
 
 SHOWN = 4000
-"""Most beliefs of a drawing, evenly spaced in their order."""
+"""Maximum number of beliefs in a drawing, evenly spaced in their order."""
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])
 AROUND = 0.5
 """How far beyond the frame predictions are drawn, as a share of its larger side."""
@@ -78,7 +78,7 @@ class Plane:
         self.colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in rgb.tolist()]
 
     def place(self, beliefs: np.ndarray) -> np.ndarray:
-        """(m, 2) of beliefs about the factor."""
+        """Places (m, 2) of beliefs about the factor."""
         if self.kind == "simplex":
             return beliefs @ CORNERS
         if self.kind == "disk":

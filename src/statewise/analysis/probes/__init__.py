@@ -1,1 +1,1 @@
-"""Probes: what can be read off the states of a model."""
+"""Probes: small classifiers that read labels from frozen states. Of `analysis` it imports `base` and `beliefs`."""

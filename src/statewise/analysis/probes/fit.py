@@ -22,7 +22,7 @@ from statewise.runtime.bounds import bounded
 from statewise.runtime.progress import announced
 
 UNDEFINED = -100
-"""Label of entries that are ignored."""
+"""Label of entries to ignore."""
 CHECKS = 20
 """Number of validations during training."""
 LARGEST = 2**26
@@ -42,7 +42,7 @@ class FitConfig:
     batch_size: int = 256
     """States per step."""
     learning_rate: float = 1e-2
-    """Of Adam; decays linearly to zero."""
+    """Learning rate of Adam, which decays linearly to zero."""
     seed: int = 0
     """Decides examples, initial weights and the order of the data."""
 
@@ -100,9 +100,9 @@ def order(n: int, config: FitConfig) -> list[np.ndarray]:
 def log_frequencies(labels: Tensor, classes: int) -> Tensor:
     """(G, n, P) labels -> (G, P, C): log-frequencies of the classes with add-one smoothing, on the host."""
     labels = labels.cpu()  # some devices have no float64
-    asked = torch.where(labels == UNDEFINED, classes, labels).transpose(1, 2)
-    counts = torch.ones(*asked.shape[:2], classes + 1, dtype=torch.float64)
-    counts.scatter_add_(2, asked, torch.ones_like(asked, dtype=torch.float64))
+    known = torch.where(labels == UNDEFINED, classes, labels).transpose(1, 2)
+    counts = torch.ones(*known.shape[:2], classes + 1, dtype=torch.float64)
+    counts.scatter_add_(2, known, torch.ones_like(known, dtype=torch.float64))
     counts = counts[..., :classes]
     return (counts / counts.sum(-1, keepdim=True)).log()
 

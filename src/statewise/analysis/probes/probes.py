@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from statewise.analysis.probes.fit import UNDEFINED
-from statewise.analysis.probes.probing import Probing, ProbingConfig, Questions
+from statewise.analysis.probes.probing import LabelledStates, Probing, ProbingConfig
 from statewise.data_types import Examples, LacksPower
 from statewise.decoding.predictor import Predictor
 from statewise.runtime.bounds import bounded
@@ -51,7 +51,7 @@ class FutureProbe(Probing):
     x_title = "offset of the token after the state"
     target = "the later tokens"
 
-    def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
+    def labelled_states(self, task: Task, examples: Examples, rng: np.random.Generator) -> LabelledStates:
         """At the end of the prompt; without prompts, at random positions."""
         rows = np.flatnonzero(examples.prompt_lengths)
         positions = examples.prompt_lengths[rows] - 1
@@ -72,9 +72,11 @@ class FutureProbe(Probing):
         if documents is not None:
             inside &= documents[rows[:, None], np.where(inside, columns, 0)] == documents[rows, positions][:, None]
         tokens = examples.tokens[rows[:, None], np.where(inside, columns, 0)]
-        return Questions(rows, positions, np.where(inside, tokens, UNDEFINED), np.broadcast_to(offsets, tokens.shape))
+        return LabelledStates(
+            rows, positions, np.where(inside, tokens, UNDEFINED), np.broadcast_to(offsets, tokens.shape)
+        )
 
-    def choose(self, train: Questions, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    def choose(self, train: LabelledStates, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """All offsets within the sequences."""
         offsets = self._offsets()
         if not answerable.any():
@@ -103,7 +105,7 @@ class PromptProbe(Probing):
     x_title = "position in the prompt"
     target = "the prompt's tokens"
 
-    def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
+    def labelled_states(self, task: Task, examples: Examples, rng: np.random.Generator) -> LabelledStates:
         """At the end of the prompt."""
         rows = np.flatnonzero(examples.prompt_lengths)
         if not len(rows):
@@ -113,9 +115,9 @@ class PromptProbe(Probing):
         tokens = np.full((len(rows), task.context), UNDEFINED, np.int64)
         shown = examples.tokens[rows, : task.context]
         tokens[:, : shown.shape[1]] = np.where(columns[: shown.shape[1]] < prompts[:, None], shown, UNDEFINED)
-        return Questions(rows, prompts - 1, tokens, np.broadcast_to(columns + 1, tokens.shape))
+        return LabelledStates(rows, prompts - 1, tokens, np.broadcast_to(columns + 1, tokens.shape))
 
-    def choose(self, train: Questions, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    def choose(self, train: LabelledStates, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Positions whose token varies over training prompts."""
         lowest = np.where(train.labels == UNDEFINED, np.iinfo(np.int64).max, train.labels).min(0)
         varies = train.labels.max(0) > lowest
@@ -154,13 +156,13 @@ class WorldProbe(Probing):
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
         world_of(task, "world-probe")
 
-    def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
+    def labelled_states(self, task: Task, examples: Examples, rng: np.random.Generator) -> LabelledStates:
         """At random positions that have a label."""
         labels = known_states(world_of(task, "world-probe"), examples)
         rows, positions = draw_positions(labels >= 0, self.config.positions, rng)
-        return Questions(rows, positions, labels[rows, positions][:, None], positions[:, None] + 1)
+        return LabelledStates(rows, positions, labels[rows, positions][:, None], positions[:, None] + 1)
 
-    def choose(self, train: Questions, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    def choose(self, train: LabelledStates, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """The single probe."""
         if not answerable.all():
             raise ValueError("the true state is undefined in all or too many of these sequences")

@@ -7,42 +7,45 @@ constant guess of the most frequent training label.
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, percent
 from statewise.analysis.beliefs.beliefs import is_several, layer_widths, states_of
-from statewise.analysis.probes.by_layer import by_layer
 from statewise.analysis.probes.fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
-from statewise.analysis.probes.prefix_split import FEWEST as FEWEST_PREFIXES
-from statewise.analysis.probes.prefix_split import TEST, TRAINING, VALIDATION, prefix_hashes, split_by_prefix
-from statewise.analysis.sentences import percent
 from statewise.data_types import Examples
 from statewise.reporting.figures import Curve, Panel, Role, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import counted
 from statewise.tasks.base import Task
+from statewise.tasks.holding_out import hash_prefixes
 from statewise.tasks.permutation import shuffled
 
 UNTRAINED = "untrained model"
 VALIDATION_SHARE = 0.1
 """Share of the training sequences used for validation, which selects the step at which each probe is kept."""
 FEW = 30
-"""An accuracy on fewer labels is remarked upon."""
+"""A note mentions accuracies on fewer labels."""
 FEWEST = 10
 """Minimum number of training sequences."""
+TEST, VALIDATION, TRAINING = 0, 1, 2
+TEST_SHARE = 0.25
+"""Share of the distinct prefixes on which probes are tested."""
+FEWEST_PREFIXES = 40
+"""Minimum number of distinct prefixes if they are split."""
 OTHER_PREFIXES = (
     "the task holds out no sequences: probes are tested on states after other prefixes than they are trained on, and "
     "only on labels that occur after these"
 )
 ALL_KNOWN = (
-    "nearly all held-out states are of prefixes that sequences of training have, too: probes are tested on states "
-    "after other prefixes than they are trained on, and only on labels that occur after these"
+    "nearly all held-out states follow prefixes that training sequences have, too: probes are tested on states after "
+    "other prefixes than they are trained on, and only on labels that occur after these"
 )
 TOO_FEW = (
     "the sequences have few different prefixes, all trained on: probes can know all states that they are tested on"
@@ -72,26 +75,26 @@ class ProbingConfig(FitConfig):
 
 
 @dataclass(frozen=True)
-class Questions:
-    """The states to probe, m in all, and the targets of P probes."""
+class LabelledStates:
+    """The m states to probe, with the labels of P probes."""
 
     rows: np.ndarray
     """(m,) the example of each state."""
     positions: np.ndarray
     """(m,) the position after which it is read."""
     labels: np.ndarray
-    """(m, P) the target of each probe, or `UNDEFINED`."""
+    """(m, P) the label that each probe is to predict, or `UNDEFINED`."""
     x: np.ndarray
     """(m, P) the x value to which the answer counts."""
 
-    def __getitem__(self, chosen: np.ndarray) -> Questions:
-        """Those `chosen`, (m,) bool."""
-        return Questions(self.rows[chosen], self.positions[chosen], self.labels[chosen], self.x[chosen])
+    def __getitem__(self, chosen: np.ndarray) -> LabelledStates:
+        """The `chosen` states, (m,) bool."""
+        return LabelledStates(self.rows[chosen], self.positions[chosen], self.labels[chosen], self.x[chosen])
 
 
 @dataclass(frozen=True)
-class Target:
-    """What probes are trained and tested on, whatever states they read."""
+class ProbeLabels:
+    """The labels for training and testing probes, for all models and layers."""
 
     x: np.ndarray
     """(n, P) the x value to which each answer counts."""
@@ -103,7 +106,7 @@ class Target:
     """(m,) whether a training label is for validation."""
     classes: int
     counts: dict[str, int]
-    """Numbers of sequences and states, for the report."""
+    """Numbers of sequences and of states, for the report."""
     notes: list[str]
 
 
@@ -116,19 +119,19 @@ class Probing(Analysis):
 
     config: ProbingConfig
     x_name: str
-    """Name of an x value, in a word."""
+    """Name of an x value, in one word."""
     x_title: str
     target: str
-    """What probes name, in the plural, with its article."""
+    """What probes predict, in the plural and with its article."""
     of_prefix = True
-    """Whether a label follows from the prefix alone, so that a probe trained after the same prefix knows it."""
+    """Whether the prefix alone determines the label, so that a probe trained on the same prefix knows it."""
 
     @abstractmethod
-    def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
-        """The questions about `examples`; P is the same in every call. Raises `ValueError` if there are none."""
+    def labelled_states(self, task: Task, examples: Examples, rng: np.random.Generator) -> LabelledStates:
+        """The states of `examples` to probe; P is the same in every call. Raises `ValueError` if there are none."""
 
     @abstractmethod
-    def choose(self, train: Questions, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    def choose(self, train: LabelledStates, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """(P',) the probes to train, and notes on those left out. `answerable` (P,): there are labels for training,
         validation and test. Raises `ValueError` if no probe is left, or a requested one is not answerable."""
 
@@ -140,31 +143,33 @@ class Probing(Analysis):
         if layer is not None and is_several(layer):
             widths = layer_widths(subject.snapshot, task.held_out(1), layer)
         test, train = task.held_out(config.sequences), draw_training(task, config.seed, config.training_sequences)
-        asked = self.ask(task, test, np.random.default_rng([POSITION, config.seed, 1]))
-        trained = self.ask(task, train, np.random.default_rng([POSITION, config.seed, 2]))
-        validates = trained.rows >= len(train) - max(1, round(VALIDATION_SHARE * len(train)))
-        notes_of_split: list[str] = []
-        if len(asked.rows):
-            asked, trained, validates, notes_of_split = self._split(task, test, asked, train, trained, validates)
-        parts_asked = (asked.labels, trained.labels[validates], trained.labels[~validates])
-        answerable = np.logical_and.reduce([(labels != UNDEFINED).any(0) for labels in parts_asked])
-        probes, notes = self.choose(trained, answerable)
-        notes = [*notes, *notes_of_split]
-        names, (known, expected) = number_labels(trained.labels[:, probes], asked.labels[:, probes])
+        test_states = self.labelled_states(task, test, np.random.default_rng([POSITION, config.seed, 1]))
+        train_states = self.labelled_states(task, train, np.random.default_rng([POSITION, config.seed, 2]))
+        validates = train_states.rows >= len(train) - max(1, round(VALIDATION_SHARE * len(train)))
+        split_notes: list[str] = []
+        if len(test_states.rows):
+            test_states, train_states, validates, split_notes = self._split(
+                task, test, test_states, train, train_states, validates
+            )
+        labels_by_part = (test_states.labels, train_states.labels[validates], train_states.labels[~validates])
+        answerable = np.logical_and.reduce([(labels != UNDEFINED).any(0) for labels in labels_by_part])
+        probes, notes = self.choose(train_states, answerable)
+        notes = [*notes, *split_notes]
+        names, (known, expected) = number_labels(train_states.labels[:, probes], test_states.labels[:, probes])
         counts = {
             "probe_training_sequences": len(train),
             "probe_training_states": len(known),
             "held_out_sequences": len(test),
             "held_out_states": len(expected),
         }
-        target = Target(asked.x[:, probes], known, expected, validates, len(names), counts, notes)
+        target = ProbeLabels(test_states.x[:, probes], known, expected, validates, len(names), counts, notes)
 
         steps: dict[str, int | None] = {}
         states: States = {}
         for snapshot in self._snapshots(subject):  # each is read once, for all layers
             steps[snapshot.label] = snapshot.step
-            of_train = states_of(snapshot, train, trained.rows, trained.positions, layer)
-            of_test = states_of(snapshot, test, asked.rows, asked.positions, layer)
+            of_train = states_of(snapshot, train, train_states.rows, train_states.positions, layer)
+            of_test = states_of(snapshot, test, test_states.rows, test_states.positions, layer)
             states[snapshot.label] = torch.from_numpy(of_train), torch.from_numpy(of_test)
         if not widths:
             return self._probe(subject, target, steps, states)
@@ -177,45 +182,57 @@ class Probing(Analysis):
         return by_layer(found)
 
     def _split(
-        self, task: Task, test: Examples, asked: Questions, train: Examples, trained: Questions, validates: np.ndarray
-    ) -> tuple[Questions, Questions, np.ndarray, list[str]]:
-        """Questions for test and training, and which of the latter validate, such that where labels are `of_prefix` no
-        test state and no validating one is of a prefix that is trained on; with notes."""
+        self,
+        task: Task,
+        test: Examples,
+        test_states: LabelledStates,
+        train: Examples,
+        train_states: LabelledStates,
+        validates: np.ndarray,
+    ) -> tuple[LabelledStates, LabelledStates, np.ndarray, list[str]]:
+        """States for test and for training, which of the latter are for validation, and notes. Where labels are
+        `of_prefix`, no state for test or validation follows a prefix that is trained on."""
         if not task.disjoint:
-            return *self._by_prefix(test, asked, train, trained), [OTHER_PREFIXES]
+            return *self._by_prefix(test, test_states, train, train_states), [OTHER_PREFIXES]
         if not self.of_prefix:
-            return asked, trained, validates, []
-        hashes = prefix_hashes(train, trained.rows, trained.positions)
-        known = np.isin(prefix_hashes(test, asked.rows, asked.positions), hashes)
+            return test_states, train_states, validates, []
+        hashes = prefix_hashes(train, train_states.rows, train_states.positions)
+        known = np.isin(prefix_hashes(test, test_states.rows, test_states.positions), hashes)
         if len(known) - known.sum() < FEW:
             if len(np.unique(hashes)) < FEWEST_PREFIXES:
-                return asked, trained, validates, [TOO_FEW]
-            return *self._by_prefix(test, asked, train, trained), [ALL_KNOWN]
+                return test_states, train_states, validates, [TOO_FEW]
+            return *self._by_prefix(test, test_states, train, train_states), [ALL_KNOWN]
         kept = ~validates | ~np.isin(hashes, hashes[~validates])
         left_out = (
-            f"{known.sum():,} of {len(known):,} held-out states are left out: sequences that are trained on begin "
-            "alike, so that probes would know these states"
+            f"{known.sum():,} of {len(known):,} held-out states are left out: sequences that are trained on have the "
+            "same beginnings, so that probes would know these states"
         )
-        return asked[~known], trained[kept], validates[kept], [left_out] if known.any() else []
+        return test_states[~known], train_states[kept], validates[kept], [left_out] if known.any() else []
 
     def _by_prefix(
-        self, test: Examples, asked: Questions, train: Examples, trained: Questions
-    ) -> tuple[Questions, Questions, np.ndarray]:
-        """The questions after prefixes for test, those after other prefixes, and which of the latter validate. Test
-        labels that no training prefix has are left out: rare states are those of a single prefix."""
+        self, test: Examples, test_states: LabelledStates, train: Examples, train_states: LabelledStates
+    ) -> tuple[LabelledStates, LabelledStates, np.ndarray]:
+        """States after prefixes for test, states after other prefixes, and which of the latter are for validation.
+        Test labels that no training prefix has are left out: rare states are those of a single prefix."""
         tested, other = split_by_prefix(
-            prefix_hashes(test, asked.rows, asked.positions),
-            prefix_hashes(train, trained.rows, trained.positions),
+            prefix_hashes(test, test_states.rows, test_states.positions),
+            prefix_hashes(train, train_states.rows, train_states.positions),
             validation=VALIDATION_SHARE,
         )
         if not (tested == TEST).any():
             raise ValueError("no held-out state is left to test probes on: set --sequences higher")
-        asked, trained, learnt = asked[tested == TEST], trained[other != TEST], trained[other == TRAINING]
-        seen = [np.isin(labels, known) for labels, known in zip(asked.labels.T, learnt.labels.T)]
-        asked = dataclasses.replace(asked, labels=np.where(np.stack(seen, 1), asked.labels, UNDEFINED))
-        return asked, trained, other[other != TEST] == VALIDATION
+        test_states, train_states, fitted_states = (
+            test_states[tested == TEST],
+            train_states[other != TEST],
+            train_states[other == TRAINING],
+        )
+        seen = [np.isin(labels, known) for labels, known in zip(test_states.labels.T, fitted_states.labels.T)]
+        test_states = dataclasses.replace(
+            test_states, labels=np.where(np.stack(seen, 1), test_states.labels, UNDEFINED)
+        )
+        return test_states, train_states, other[other != TEST] == VALIDATION
 
-    def _probe(self, subject: Subject, target: Target, steps: dict[str, int | None], states: States) -> Findings:
+    def _probe(self, subject: Subject, target: ProbeLabels, steps: dict[str, int | None], states: States) -> Findings:
         """Trains and tests the probes of all snapshots, given by label; `steps` are those of their checkpoints."""
         models = sorted((label for label in steps if label != UNTRAINED), key=lambda label: steps[label] or 0)
         groups = [*models, UNTRAINED, subject.snapshot.label]  # the last with shuffled labels
@@ -235,7 +252,7 @@ class Probing(Analysis):
         )
         with torch.autocast(torch.device(subject.device).type, enabled=False):  # probes train in float32
             answers = fit_and_answer(*parts, target.classes, self.config)
-        result = Result(target.x, known[~validates], expected, answers, target.classes)
+        result = ProbeResult(target.x, known[~validates], expected, answers, target.classes)
         return self._findings(
             models.index(subject.snapshot.label),
             {name: steps[name] for name in models},
@@ -250,7 +267,7 @@ class Probing(Analysis):
         yield dataclasses.replace(subject.untrained(), label=UNTRAINED)
 
     def _findings(
-        self, chosen: int, models: dict[str, int | None], result: Result, counts: dict[str, int], notes: list[str]
+        self, chosen: int, models: dict[str, int | None], result: ProbeResult, counts: dict[str, int], notes: list[str]
     ) -> Findings:
         """`models` are the first groups of the result, with their steps; `chosen` is the subject's place in them.
         Metrics are means over the x values (offsets, positions), which count alike however many labels each has."""
@@ -316,7 +333,7 @@ class Probing(Analysis):
 
 
 @dataclass(frozen=True)
-class Result:
+class ProbeResult:
     """The answers of G groups of P probes, with their labels."""
 
     x: np.ndarray
@@ -348,7 +365,7 @@ class Result:
         return (sums / self.count).reshape(*values.shape[:-2], -1)
 
     def constant_guess(self) -> tuple[np.ndarray, np.ndarray]:
-        """Accuracy and nats (X,) of predicting by training label frequencies alone."""
+        """Accuracy and nats, (X,) each, of predicting by the frequencies of training labels alone."""
         log_shares = log_frequencies(torch.from_numpy(self.known)[None], self.classes)[0].numpy()
         each = np.arange(len(log_shares))
         right = self.expected == log_shares.argmax(1)
@@ -372,3 +389,69 @@ def number_labels(*arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     names = np.unique(np.concatenate([labels[labels != UNDEFINED] for labels in arrays]))
     numbered = [np.where(labels == UNDEFINED, UNDEFINED, np.searchsorted(names, labels)) for labels in arrays]
     return names, numbered
+
+
+def split_by_prefix(*hashes: np.ndarray, validation: float) -> list[np.ndarray]:
+    """For each array of prefix hashes, the part of each prefix: `TEST`, `VALIDATION` or `TRAINING`; equal prefixes are
+    in the same part. `validation`: the share of validation among the prefixes that are not tested. Raises `ValueError`
+    if there are fewer than `FEWEST_PREFIXES`."""
+    # The order of the hashes has nothing to do with the prefixes, so each part is a random choice of them.
+    distinct = np.unique(np.concatenate(hashes))
+    if len(distinct) < FEWEST_PREFIXES:
+        raise ValueError(
+            f"the sequences have {len(distinct)} different prefixes to probe: a probe needs at least "
+            f"{FEWEST_PREFIXES}, as this task holds out no sequences, so that prefixes are divided between training "
+            "and test. Set --sequences and --training_sequences higher, or train on longer sequences"
+        )
+    tested = round(TEST_SHARE * len(distinct))
+    last = tested + max(1, round(validation * (len(distinct) - tested)))
+    return [np.searchsorted([tested, last], np.searchsorted(distinct, each), side="right") for each in hashes]
+
+
+def prefix_hashes(examples: Examples, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """(m,) uint64: a hash of the tokens of sequence rows[i] up to position positions[i]."""
+    return hash_prefixes(examples.tokens)[rows, positions]
+
+
+def by_layer(found: Mapping[str, Findings]) -> Findings:
+    """Combines the findings of `Probing` on each activation, given by name. Pictures number layers from 1.
+
+    Metrics: `accuracy_NAME` and `accuracy_untrained_NAME`. Panels: accuracy over layers, of models and controls; and
+    accuracy along the probes' own axis, one curve per name. Names that differ in more than the layer's number, such as
+    those of two streams, get separate curves.
+    """
+    accuracy = {f"accuracy_{name}": one.metrics["accuracy"] for name, one in found.items()}
+    untrained = {f"accuracy_untrained_{name}": one.metrics["accuracy_untrained"] for name, one in found.items()}
+    families: dict[str, list[str]] = {}
+    for name in found:
+        families.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    over_layers = []
+    for family, names in families.items():
+        layers = [float(_layer(name)) for name in names]
+        for number, curve in enumerate(found[names[0]].panels[0].curves):
+            label = curve.label if len(families) == 1 else f"{curve.label}, {family}"
+            means = [float(np.mean(found[name].panels[0].curves[number].y)) for name in names]
+            over_layers.append(Curve(label, layers, means, curve.role))
+    best = max(found, key=lambda name: found[name].metrics["accuracy"])
+    first, along = next(iter(found.values())).panels[0], []
+    several = len(families) > 1 or any(len({*map(_layer, names)}) < len(names) for names in families.values())
+    for name, one in found.items():
+        (probed,) = (curve for curve in one.panels[0].curves if curve.label == one.details["probed"])
+        along.append(Curve(name if several else f"layer {_layer(name)}", probed.x, probed.y, "series"))
+    return Findings(
+        accuracy | untrained,
+        [Panel("layer", "accuracy", over_layers, shares=True), Panel(first.x_title, "accuracy", along, shares=True)],
+        {"layers": {name: one.details for name, one in found.items()}},
+        list(dict.fromkeys(note for one in found.values() for note in one.notes)),
+        main=list(accuracy),
+        verdict=(
+            f"Of {len(found):,} layers, probes read most from {best}: {percent(found[best].metrics['accuracy'])} "
+            f"right; from the same layer of an untrained model {percent(found[best].metrics['accuracy_untrained'])}."
+        ),
+    )
+
+
+def _layer(name: str) -> int:
+    """The number of an activation's layer, the first of which is 1; 0 if it has none, as the embedding."""
+    found = re.search(r"\d+", name)
+    return int(found[0]) + 1 if found else 0

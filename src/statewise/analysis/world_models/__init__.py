@@ -1,1 +1,3 @@
-"""The world that a model implies: maps, detours, distinction and compression."""
+"""The world that a model implies: maps, detours, distinction, compression, inductive bias. Of `analysis` it imports
+`base`, `beliefs` and `probes`.
+"""

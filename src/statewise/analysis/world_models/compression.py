@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.following import by_length, draw, probabilities
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.world_models.continuations import by_length, draw_up_to_end, probabilities
 from statewise.analysis.world_models.trials import (
     TrialsConfig,
     count_trials,
@@ -26,7 +25,7 @@ from statewise.analysis.world_models.trials import (
 )
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Panel
-from statewise.tasks.automaton import automaton, completed, most_legal, up_to_end
+from statewise.tasks.automaton import automaton, completed, most_legal
 from statewise.tasks.base import Task
 
 
@@ -55,12 +54,8 @@ class Compression(Analysis):
         same, valid = np.empty(len(pairs), bool), np.empty(len(pairs))
         for rows in by_length(pairs.first):
             first, second = pairs.first[rows].tokens, pairs.second[rows].tokens
-            limit = world.longest - first.shape[1]
-            drawn = draw(predictor, first, config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed)
-            which = np.repeat(np.arange(len(rows)), config.samples)
-            states = world.states_after(first)[which]
-            tails = up_to_end(world, states, [tail for of_one in drawn for tail in of_one])
-            lowest = np.array([given.min(initial=1.0) for given in probabilities(predictor, second, which, tails)])
+            which, states, tails = draw_up_to_end(predictor, world, first, end, config)
+            lowest = np.array([shares.min(initial=1.0) for shares in probabilities(predictor, second, which, tails)])
             same[rows] = (lowest > config.floor).reshape(len(rows), -1).all(axis=1)
             right = completed(world, states, tails)
             valid[rows] = right.reshape(len(rows), -1).mean(axis=1)

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
@@ -130,7 +129,7 @@ class Detours(Analysis):
 
 
 def _text(probability: float) -> str:
-    """All digits, so that no two probabilities have one name."""
+    """The probability with all digits, so that different ones have different names."""
     return str(probability).removesuffix(".0")
 
 
@@ -151,9 +150,9 @@ def ride(
     for position in range(limit):
         scores = logits.float().cpu().numpy()
         chosen = scores.argmax(axis=1)
-        asked = rng.random((2, len(prompts)))  # drawn for all rows, so that rows do not affect each other
+        drawn = rng.random((2, len(prompts)))  # drawn for all rows, so that rows do not affect each other
         chosen = _replaced(
-            world, end, states, chosen, scores, kind, asked[0] < probability, asked[1], limit - position - 1
+            world, end, states, chosen, scores, kind, drawn[0] < probability, drawn[1], limit - position - 1
         )
         arrived = world.tokens_left(states) == 0
         states = np.where(arrived[:, None], states, world.step(states, chosen))

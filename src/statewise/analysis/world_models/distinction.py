@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.following import by_length, draw, probabilities
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.world_models.continuations import by_length, draw_up_to_end, probabilities
 from statewise.analysis.world_models.trials import (
     TrialsConfig,
     count_trials,
@@ -28,7 +27,7 @@ from statewise.analysis.world_models.trials import (
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
-from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing, most_legal, up_to_end
+from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing, most_legal
 from statewise.tasks.base import Task
 
 
@@ -70,15 +69,15 @@ class Boundary:
 
 def _verdict(metrics: Mapping[str, float], pairs: int) -> str:
     precision, recall = (metrics.get(f"distinction_{name}") for name in ("precision", "recall"))
-    said = f"Of {pairs:,} pairs of prefixes that lead to different states, the model distinguishes "
-    said += (
+    text = f"Of {pairs:,} pairs of prefixes that lead to different states, the model distinguishes "
+    text += (
         "none by any continuation"
         if precision is None
         else (f"pairs by continuations of which {percent(precision)} truly do (precision)")
     )
     if recall is None:
-        return f"{said}; no continuation truly distinguishes them."
-    return f"{said}; of those that truly do, it finds {percent(recall)} (recall)."
+        return f"{text}; no continuation truly distinguishes them."
+    return f"{text}; of those that truly do, it finds {percent(recall)} (recall)."
 
 
 class Distinction(Analysis):
@@ -133,15 +132,11 @@ class Distinction(Analysis):
         rows: np.ndarray,
         found: Boundary,
     ) -> None:
-        config = self.config
-        limit = world.longest - prefixes[0].shape[1]
-        drawn = draw(predictor, prefixes[0], config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed)
-        which = np.repeat(np.arange(len(rows)), config.samples)
+        which, _, tails = draw_up_to_end(predictor, world, prefixes[0], end, self.config)
         first, second = (world.states_after(side) for side in prefixes)
-        tails = up_to_end(world, first[which], [tail for of_one in drawn for tail in of_one])
         cut: set[tuple[int, tuple[int, ...]]] = set()
-        for row, tail, given in zip(which.tolist(), tails, probabilities(predictor, prefixes[1], which, tails)):
-            rejected = np.flatnonzero(given <= config.floor)
+        for row, tail, shares in zip(which.tolist(), tails, probabilities(predictor, prefixes[1], which, tails)):
+            rejected = np.flatnonzero(shares <= self.config.floor)
             if len(rejected):
                 cut.add((row, tuple(tail[: rejected[0] + 1].tolist())))
         for row, words in sorted(cut):
@@ -163,7 +158,7 @@ class Distinction(Analysis):
         tails = [tail for boundary in boundaries for tail in boundary]
         which = np.repeat(np.arange(len(rows)), [len(boundary) for boundary in boundaries])
         accepts, rejects = (
-            np.array([(given > self.config.floor).all() for given in probabilities(predictor, side, which, tails)])
+            np.array([(shares > self.config.floor).all() for shares in probabilities(predictor, side, which, tails)])
             for side in prefixes
         )
         for row, tail, right in zip(which.tolist(), tails, (accepts & ~rejects).tolist() if len(tails) else ()):

@@ -15,13 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, percent
 from statewise.analysis.beliefs.beliefs import is_several, states_of
 from statewise.analysis.beliefs.least_squares import ridge
-from statewise.analysis.probes.prefix_split import TEST, prefix_hashes, split_by_prefix
 from statewise.analysis.probes.probes import draw_positions, known_states, world_of
-from statewise.analysis.probes.probing import UNTRAINED, draw_training
-from statewise.analysis.sentences import percent
+from statewise.analysis.probes.probing import TEST, UNTRAINED, draw_training, prefix_hashes, split_by_prefix
 from statewise.analysis.world_models.trials import share
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor
@@ -64,16 +62,16 @@ class InductiveBiasConfig:
 
 
 class Bias(NamedTuple):
-    """What the predictions of one dataset say; NaN where there is no such pair."""
+    """Scores of the predictions of one dataset; NaN where there is no such pair."""
 
     respects_state: float
     """1 minus twice the share of pairs of one state that get different values (R-IB)."""
     distinguishes_state: float
     """Twice the share of pairs of different states that get different values (D-IB)."""
     distinguishes_state_same_next: float
-    """The same of those with the same legal next tokens."""
+    """The same share of the pairs with the same legal next tokens."""
     distinguishes_state_other_next: float
-    """The same of those with different legal next tokens."""
+    """The same share of the pairs with different legal next tokens."""
     accuracy: float
     """Share of prefixes that get the value of their state."""
 
@@ -83,11 +81,11 @@ TITLES = {
     "distinguishes_state": "distinguishes state (D-IB)",
     "distinguishes_state_same_next": "D-IB, same next tokens",
 }
-"""Of the panels."""
+"""Titles of the panels."""
 
 
 class InductiveBias(Analysis):
-    """Whether predictions respect the true state, and tell states apart, by number of labelled prefixes."""
+    """Whether predictions respect the true state, and distinguish states, by number of labelled prefixes."""
 
     Config = InductiveBiasConfig
     config: InductiveBiasConfig
@@ -163,7 +161,7 @@ class Prefixes:
 
     examples: Examples
     rows: np.ndarray
-    """(n,) the example of each."""
+    """(n,) the example of each prefix."""
     positions: np.ndarray
     """(n,) the position of its last token."""
     states: np.ndarray
@@ -173,8 +171,8 @@ class Prefixes:
 
     @classmethod
     def draw(cls, task: World, examples: Examples, sets: dict[bytes, int], seed: list[int]) -> Prefixes:
-        """One at random of each example that has one, unless nothing may follow it: all ends of sequences have the same
-        next tokens, none, whatever their state. Sets of tokens that are new are added to `sets`."""
+        """A random prefix of each example with a known state, unless no token may follow it: all complete sequences
+        have the same next tokens, none, whatever their state. New sets of tokens are added to `sets`."""
         labels = known_states(task, examples)
         rows, positions = draw_positions(labels >= 0, 1, np.random.default_rng(seed))
         following = [task.legal(examples.tokens[row, : at + 1]) for row, at in zip(rows, positions)]
@@ -186,11 +184,11 @@ class Prefixes:
 
     @property
     def hashes(self) -> np.ndarray:
-        """(n,) uint64: of the tokens of each."""
+        """(n,) uint64: hashes of the tokens of each prefix."""
         return prefix_hashes(self.examples, self.rows, self.positions)
 
     def __getitem__(self, chosen: np.ndarray) -> Prefixes:
-        """Those `chosen`, (n,) bool or (m,) int."""
+        """The `chosen` prefixes, (n,) bool or (m,) int."""
         return Prefixes(self.examples, *(each[chosen] for each in (self.rows, self.positions, self.states, self.next)))
 
 
@@ -208,8 +206,8 @@ class Dataset:
     def predict(self, pool: np.ndarray, test: np.ndarray, size: int) -> np.ndarray:
         """(n,) -1 or 1 after each held-out prefix, from the first `size` labelled ones. `pool`: (N, D) features of the
         pool; `test`: (n, D)."""
-        given = ridge(pool[self.labelled[:size]], self.values[:size], test)
-        return np.where(given >= 0, 1.0, -1.0)
+        predicted = ridge(pool[self.labelled[:size]], self.values[:size], test)
+        return np.where(predicted >= 0, 1.0, -1.0)
 
 
 @dataclass(frozen=True)
@@ -229,7 +227,8 @@ class Pairs:
         return cls(groups, cls(groups, np.empty(0))._sums(np.ones(len(prefixes.states))))
 
     def bias(self, predicted: np.ndarray, values: np.ndarray) -> Bias:
-        """Of predictions (n,) -1 or 1, with the true `values`. A product of two is 1 where they agree and else -1."""
+        """Scores of predictions (n,), -1 or 1, given the true `values`. The product of two is 1 if they agree, else
+        -1."""
         sums = self._sums(predicted)
         with np.errstate(invalid="ignore"):
             one, same, other = sums / self.counts
@@ -244,7 +243,7 @@ class Pairs:
 
 
 def one_hot(pool: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N, C) and (n, C) from the numbers (N,) and (n,)."""
+    """One-hot vectors (N, C) and (n, C) of the numbers (N,) and (n,)."""
     known = np.unique(np.concatenate([pool, test]))
     return (pool[:, None] == known).astype(float), (test[:, None] == known).astype(float)
 
@@ -252,7 +251,7 @@ def one_hot(pool: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def findings(
     found: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, pairs: Pairs, notes: list[str]
 ) -> Findings:
-    """From `found`, (sizes, datasets, fields of `Bias`) of the model and of each control."""
+    """The findings from `found`, (sizes, datasets, fields of `Bias`) for the model and each control."""
     metrics: dict[str, float] = {}
     for name, values in found.items():
         for place, figure in enumerate(Bias._fields):

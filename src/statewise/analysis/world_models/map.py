@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.sentences import percent
+from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.analysis.world_models.reconstruction import Reconstruction, Ride, Street, reconstruct, rides_of
 from statewise.data_types import Examples, LacksPower
 from statewise.decoding.base import Request
@@ -54,7 +53,7 @@ class MapConfig(MapSettings):
     sequences: int = 1000
     """Rides sampled from the model per map, cycling through the origins and destinations of held-out rides."""
     trials: int = 1
-    """Number of maps, each from its own rides: a few wrong rides change a map a lot."""
+    """Number of maps, each from its own rides: a few wrong rides change a map considerably."""
     temperature: float = 1.0
     """Sampling temperature."""
     seed: int = 1

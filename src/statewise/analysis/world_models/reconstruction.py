@@ -33,7 +33,7 @@ class Ride(NamedTuple):
     origin: int
     destination: int
     turns: Sequence[int]
-    """Headings, 0 .. 7."""
+    """Headings of the ride, 0 to 7."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Reconstruction:
     unused: list[Street]
     """True streets that no ride needed."""
     failed: int
-    """Rides that cannot be followed even with new streets; streets added for them remain."""
+    """Number of rides that cannot be followed even with new streets; streets added for them remain."""
     rides: int
-    """All rides."""
+    """Number of all rides."""
 
 
 class Streets:
@@ -181,7 +181,7 @@ class Rides(NamedTuple):
     """The rides read from sequences."""
 
     ended: list[Ride]
-    """Up to their first `end`."""
+    """Rides up to their first `end`."""
     endless: int
     """Number of sequences without an `end`; left out, as by Vafa et al."""
     unreadable: int

@@ -31,7 +31,7 @@ class TrialsConfig:
 
 
 def share(name: str, values: np.ndarray) -> dict[str, float]:
-    """The mean of `values` (n,) and its standard error, of which one value says nothing."""
+    """The mean of `values` (n,) and its standard error; one value has no standard error."""
     mean = {name: float(values.mean())}
     if len(values) < 2:
         return mean
@@ -39,7 +39,7 @@ def share(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def floor_notes(most_legal: int, floor: float) -> list[str]:
-    """What is to be said of a `floor` where as many as `most_legal` tokens are legal: none may have that much."""
+    """A note if `most_legal` tokens are legal in some state, so that all may have a probability below `floor`."""
     if most_legal * floor <= 1:
         return []
     return [
@@ -49,7 +49,7 @@ def floor_notes(most_legal: int, floor: float) -> list[str]:
 
 
 def unscored_notes(world: Automaton) -> list[str]:
-    """What is to be said of a task whose training does not score every choice."""
+    """A note on tasks whose training does not score every choice."""
     if world.every_choice_scored:
         return []
     return [
@@ -65,7 +65,7 @@ def count_trials(pairs: Pairs) -> dict[str, float]:
 
 
 MOST_MEANS = 12
-"""The most points of a curve of means."""
+"""Maximum number of points of a curve of means."""
 
 
 def mean_by(keys: np.ndarray, values: np.ndarray) -> tuple[list[float], list[float]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from statewise.deploy.export import folder_files as files
-from statewise.deploy.export.exported import Exported
+from statewise.deploy.export.folder_files import Exported
 from statewise.deploy.export.gguf_file import export_gguf
 from statewise.deploy.export.hf_folder import export_folder
 from statewise.model.model import Model
@@ -38,14 +38,14 @@ def export(
 
 
 def claimed(out: Path, to: Format, overwrite: bool) -> AbstractContextManager[Path]:
-    """A claim on `out` (`statewise.runtime.overwriting`), and the place for what it is to become."""
+    """A claim on `out` (`statewise.runtime.overwriting`), and the place where it is written."""
     if to == "gguf":
         return overwriting.claimed_file(out, overwrite)
     return overwriting.claimed_folder(out, files.FILES, files.SIGNS, "Hugging Face folder", overwrite, files.TEMPORARY)
 
 
 def _check_decoder(model: Model) -> None:
-    """Raises `ValueError` unless the model predicts token by token, as the decoders of other libraries ask it to."""
+    """Raises `ValueError` unless the model predicts token by token, as the decoders of other libraries require."""
     predictor, name = model.predictor(), model.recipe.objective.name
     if not predictor.reads_answers:
         raise ValueError(

@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,7 +29,7 @@ FILES = (
 )
 """All files of an exported folder, as patterns of `statewise.runtime.overwriting`."""
 TEMPORARY = tuple(f"{folder}.tmp??????" for folder in ("", "extra/", "adapter/"))
-"""What safetensors leaves in a folder that it was writing to when it was killed."""
+"""Patterns of files that safetensors leaves behind when it is killed."""
 SIGNS = {OURS: json_with("version", "recipe", "fingerprint")}
 """How an exported folder is recognised."""
 
@@ -50,9 +50,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def settle(paths: Iterable[Path], mode: int, tensors: Iterable[Tensor]) -> None:
-    """Files that other packages have written are on disk when this returns, with the permissions `mode`: safetensors
-    makes files that only their owner can read. Raises `OSError` for a safetensors file that is cut, or holds other
-    than some of the `tensors`."""
+    """Syncs files that other packages have written, and gives them the permissions `mode`: safetensors makes files
+    that only their owner can read. Raises `OSError` for a safetensors file that is truncated, or holds anything but
+    some of the `tensors`."""
     sums = {_sum(tensor) for tensor in tensors}
     for path in paths:
         path.chmod(mode)
@@ -66,7 +66,7 @@ def settle(paths: Iterable[Path], mode: int, tensors: Iterable[Tensor]) -> None:
 
 
 def _sum(tensor: Tensor) -> int:
-    """The CRC-32 of its bytes: type and shape are in the head of the file, which has its length."""
+    """The CRC-32 of a tensor's bytes; type and shape are in the header of the file."""
     return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
@@ -111,3 +111,14 @@ def generation_json(end: int | None, context: int, longest_answer: int | None) -
 def size(folder: Path) -> int:
     """Bytes of all files."""
     return sum(os.path.getsize(Path(place, name)) for place, _, names in os.walk(folder) for name in names)
+
+
+class Exported(NamedTuple):
+    """An exported model."""
+
+    path: Path
+    architecture: str
+    parameters: int
+    bytes: int
+    notes: list[str]
+    """Remarks for the user, in sentences."""

@@ -1,6 +1,6 @@
 """GGUF files, the format of llama.cpp, for decoders with the blocks of Llama.
 
-Its engines know an architecture by name and take the rest for granted. Of the architectures that our decoders map onto,
+Its engines know an architecture by name and assume the rest. Of the architectures that our decoders map onto,
 those with GELU use an approximation by a tanh there, and of StableLM and of biases the reader that the tests check this
 with, that of transformers, loses parts; so only Llama without biases is written.
 """
@@ -17,9 +17,8 @@ from torch import Tensor
 
 from statewise import __version__
 from statewise.backbones.hf.backbone import HuggingFace
-from statewise.deploy.export.exported import Exported
-from statewise.deploy.export.layouts import ROPE_BASE, Llama
-from statewise.deploy.export.plain import NotPlain, Plain, plain
+from statewise.deploy.export.folder_files import Exported
+from statewise.deploy.export.layouts import ROPE_BASE, Llama, NotPlain, Plain, plain
 from statewise.deploy.export.tokenizer import tokenizer_json
 from statewise.model.model import Model
 from statewise.runtime.durable import Checked, replacing

@@ -1,4 +1,4 @@
-"""A model as a folder of Hugging Face.
+"""A model as a folder of Hugging Face, with its model card.
 
 A plain decoder becomes a model of an existing architecture, which needs nothing of statewise to load, and a tuned model
 of transformers stays what it was. Other models become `StatewiseForCausalLM`, which `import statewise.hf` registers.
@@ -7,33 +7,49 @@ of transformers stays what it was. Other models become `StatewiseForCausalLM`, w
 from __future__ import annotations
 
 import dataclasses
+import html
+import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from torch import Tensor
 
 from statewise import __version__
 from statewise.backbones import BACKBONES
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.deploy.export import folder_files as files
-from statewise.deploy.export.card import EVALUATION, model_card
-from statewise.deploy.export.exported import Exported
-from statewise.deploy.export.own_head import embedded
-from statewise.deploy.export.plain import NotPlain, Plain, plain
+from statewise.deploy.export.folder_files import Exported
+from statewise.deploy.export.layouts import NotPlain, Plain, plain
 from statewise.deploy.export.tokenizer import tokenizer_config, tokenizer_json
-from statewise.deploy.export.tuned import tuned
+from statewise.deploy.export.tuned import embedded, tuned
 from statewise.deploy.export.tuned import write as write_tuned
 from statewise.model.model import Model
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.predictors import CausalPredictor
 from statewise.runtime.durable import write_atomically
-from statewise.runtime.json_files import check
+from statewise.runtime.json_files import COUNT, MEASURED, Shape, check
 
 HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
 """Head widths that attention kernels of inference servers commonly support; vLLM's on CPUs supports no others below
 128."""
+EVALUATION: Shape = {"checkpoint": COUNT, "num": COUNT, "metrics": {...: MEASURED}}
+"""The parts of a run's evaluation that the card shows."""
+USE = """\
+```python
+{imports}from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained({folder})
+{tokenizer}```
+"""
+TOKENIZER = """\
+tokenizer = AutoTokenizer.from_pretrained({folder})
+inputs = tokenizer(PROMPT, return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs)[0]))
+"""
+NO_TOKENIZER = "model.generate(input_ids)  # token ids alone; the folder has no tokenizer\n"
 
 
 def export_folder(model: Model, out: Path, scratch: Path, command: str | None = None) -> Exported:
@@ -151,14 +167,75 @@ def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[st
 
 
 def _whose(name: str, describe: Callable[[str], str]) -> str:
-    """The class of another package, and if it has a short name the package."""
+    """The class of another package; if the class has a short name, also the package."""
     return name if ":" in name else describe(name)
 
 
 def _evaluation(model: Model) -> dict[str, Any] | None:
-    """The evaluation of the model's run on held-out examples, if there is one. Raises `ValueError` unless it is one."""
+    """The evaluation of the model's run on held-out examples, if there is one. Raises `ValueError` if it is
+    malformed."""
     report = None if model.run is None else model.run.report("evaluation")
     if report is not None:
         assert model.run is not None
         check(report, EVALUATION, str(model.run.reports_folder / "evaluation.json"))
     return report
+
+
+def model_card(
+    folder: str,
+    recipe: Mapping[str, Any],
+    *,
+    architecture: str,
+    registered: bool,
+    tokenizer: bool,
+    parameters: int,
+    context: int,
+    version: str,
+    step: int | None,
+    report: Mapping[str, Any] | None,
+    command: str,
+    notes: Sequence[str],
+) -> str:
+    """Markdown with the metadata that the hub reads. `registered`: whether the architecture is one that
+    `import statewise.hf` registers; `report`: the run's evaluation on held-out examples, if there is one."""
+    names = {kind: recipe[kind]["name"] for kind in ("task", "objective", "backbone")}
+    metadata = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["statewise", *names.values()],
+    }
+    quoted = json.dumps(folder, ensure_ascii=False)  # also a string of Python
+    at = "" if step is None else f", step {step:,}"
+    parts = [
+        f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",
+        f"# {_in_a_cell(folder)}",
+        f"{architecture} of {parameters:,} parameters with a context of {context:,} tokens, trained by statewise "
+        f"{version} on the task {names['task']} with the objective {names['objective']} and the backbone "
+        f"{names['backbone']}{at}.",
+        *([] if not notes else ["\n".join(f"- {note}" for note in notes)]),
+        "## Use",
+        USE.format(
+            folder=quoted,
+            imports="import statewise.hf  # registers the architecture\n" if registered else "",
+            tokenizer=(TOKENIZER if tokenizer else NO_TOKENIZER).format(folder=quoted),
+        ).rstrip(),
+        *_metrics(report),
+        "## Recipe",
+        f"```yaml\n{yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)}```",
+        "## Export",
+        f"```\n{command}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _metrics(report: Mapping[str, Any] | None) -> list[str]:
+    if not report or not report.get("metrics"):
+        return []
+    rows = "\n".join(f"| {_in_a_cell(name)} | {value:.6g} |" for name, value in report["metrics"].items())
+    where = f"On {report['num']:,} held-out examples, checkpoint of step {report['checkpoint']:,}:"
+    return ["## Metrics", where, f"| metric | value |\n| --- | --- |\n{rows}"]
+
+
+def _in_a_cell(name: str) -> str:
+    """A name that someone has chosen, as text of one line, or of a cell of a table, in Markdown."""
+    return " ".join(html.escape(name).replace("|", "&#124;").split())

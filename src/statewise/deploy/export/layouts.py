@@ -15,12 +15,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from torch import Tensor
 from typing_extensions import override
 
-from statewise.backbones.gpt import GPTConfig
-from statewise.deploy.export.tensor_maps import Stacked, TensorMap, Zeros
+from statewise.backbones.gpt import GPT, GPTConfig
+from statewise.backbones.two_stream import TwoStream
+from statewise.deploy.export.tensor_maps import Stacked, TensorMap, Zeros, to_theirs
+from statewise.objectives.base import Objective
+from statewise.objectives.predictors import CausalPredictor
 
 ROPE_BASE = 10000.0
 """See `nn.rotary.ROTARY_BASE`."""
@@ -30,13 +34,13 @@ class Layout(ABC):
     """An architecture with its configuration and the names of its tensors."""
 
     architecture: ClassVar[str]
-    """Its class in transformers."""
+    """Name of its class in transformers."""
     model_type: ClassVar[str]
     norm: ClassVar[str]
     positions: ClassVar[str]
     mlps: ClassVar[tuple[str, ...]]
     biased: ClassVar[bool] = True
-    """Whether it can have biases."""
+    """Whether the architecture can have biases."""
 
     def fits(self, config: GPTConfig) -> bool:
         """Whether it represents such a decoder exactly."""
@@ -44,7 +48,7 @@ class Layout(ABC):
         return kind and (self.biased or not config.bias)
 
     def config(self, config: GPTConfig, vocabulary: int, context: int) -> dict[str, Any]:
-        """Its config.json, without special tokens."""
+        """The content of config.json, without special tokens."""
         return {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -55,11 +59,11 @@ class Layout(ABC):
 
     @abstractmethod
     def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
-        """The fields of its config.json that describe the blocks."""
+        """The fields of config.json that describe the blocks."""
 
     @abstractmethod
     def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        """Our tensors and theirs."""
+        """Maps between our tensors and those of the architecture."""
 
 
 class Llama(Layout):
@@ -231,3 +235,55 @@ def _norm(config: GPTConfig, ours: str, theirs: str) -> Iterator[TensorMap]:
 def _head(config: GPTConfig) -> Iterator[TensorMap]:
     if not config.tied:
         yield Stacked("head.weight", ("lm_head.weight",))
+
+
+class NotPlain(ValueError):
+    """No architecture of other libraries represents the model; the message says why."""
+
+
+class Plain(NamedTuple):
+    """A model as a decoder of an existing architecture."""
+
+    layout: Layout
+    config: GPTConfig
+    context: int
+    vocabulary: int
+    tensors: dict[str, Tensor]
+    """Its weights under the names of the architecture, in float32."""
+    beside: dict[str, Tensor]
+    """Other trained tensors, under our names: latent dynamics, further heads."""
+
+
+def plain(objective: Objective) -> Plain:
+    """The model for inference as a decoder of an existing architecture, exactly. Raises `NotPlain`."""
+    predictor = objective.eval().predictor()
+    kind = type(objective).__name__
+    if not isinstance(predictor, CausalPredictor):
+        raise NotPlain(f"{kind} predicts by an interface of its own")
+    if type(predictor).next_logits is not CausalPredictor.next_logits:
+        raise NotPlain(f"{kind} does not predict by a matrix on the output of its backbone")
+    backbone = predictor.backbone
+    standard = type(backbone) is TwoStream and backbone.config.variant == "standard"
+    if not (type(backbone) is GPT or standard):
+        variant = f" of variant {backbone.config.variant}" if isinstance(backbone, TwoStream) else ""
+        raise NotPlain(f"{type(backbone).__name__}{variant} is not a plain decoder")
+    assert isinstance(backbone, (GPT, TwoStream))
+    config = backbone.config
+    layout = layout_of(config)
+    if layout is None:
+        bias = " and bias" * config.bias
+        raise NotPlain(
+            f"no architecture has norm {config.norm}, positions {config.positions}, mlp {config.mlp}{bias} together"
+        )
+    (prefix,) = [f"{name}." for name, module in objective.named_modules() if module is backbone]
+    every = {name: tensor.detach().cpu() for name, tensor in objective.state_dict().items()}
+    ours = {name.removeprefix(prefix): tensor for name, tensor in every.items() if name.startswith(prefix)}
+    ours["embedding.weight"] = ours["embedding.weight"][: backbone.vocabulary]  # without the row of <predict>
+    return Plain(
+        layout,
+        config,
+        backbone.context,
+        backbone.vocabulary,
+        to_theirs(layout.maps(config), ours),
+        {name: tensor for name, tensor in every.items() if not name.startswith(prefix)},
+    )

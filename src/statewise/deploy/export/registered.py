@@ -38,7 +38,7 @@ FIELDS: Shape = {
     "rows": one_of("shuffled", "consecutive"),
     "pretrained_config": Maybe({"model_type": TEXT}),
 }
-"""What is read of config.json."""
+"""Fields of config.json that are read."""
 
 
 class StatewiseConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not checked
@@ -64,7 +64,7 @@ class StatewiseConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers i
 
 
 class _Sizes:
-    """What `building.make_objective` must know of the task."""
+    """The sizes of the task that `building.make_objective` needs."""
 
     def __init__(self, config: StatewiseConfig) -> None:
         self.vocab, self.context = range(config.vocab_size), config.max_position_embeddings
@@ -134,12 +134,12 @@ class PredictorCache(Cache):  # type: ignore[misc]
 
 
 class _Loaded(PreTrainedModel):  # type: ignore[misc]
-    """What both classes share: an objective, and how it reads tokens."""
+    """The common part of both classes: an objective, and how it reads tokens."""
 
     config_class = StatewiseConfig
     base_model_prefix = ""
     main_input_name = "input_ids"
-    _keys_to_ignore_on_load_missing = (r"_extra_state$",)  # what is checked of runs, not of exports
+    _keys_to_ignore_on_load_missing = (r"_extra_state$",)  # checked for runs, not for exports
 
     def __init__(self, config: StatewiseConfig) -> None:
         super().__init__(config)
@@ -148,8 +148,8 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(cls, *given: Any, **options: Any) -> Any:
-        """See `PreTrainedModel.from_pretrained`. Raises `ValueError` if weights are missing, or are of no parameter."""
-        asked = options.pop("output_loading_info", False)
+        """See `PreTrainedModel.from_pretrained`. Raises `ValueError` if weights are missing or unknown."""
+        wants_hidden = options.pop("output_loading_info", False)
         model, facts = super().from_pretrained(*given, output_loading_info=True, **options)
         for kind, what in {"missing_keys": "lack", "unexpected_keys": "have, and the model does not,"}.items():
             names = sorted(facts[kind])
@@ -160,14 +160,14 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
                 )
         # transformers sets parameters one by one; modules that derive something from theirs do so on loading.
         model.objective.load_state_dict(model.objective.state_dict())
-        return (model, facts) if asked else model
+        return (model, facts) if wants_hidden else model
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
 
     def _init_weights(self, module: Any) -> None:
-        """Nothing: `objective_of` has drawn them."""
+        """Does nothing: `objective_of` has initialised the weights."""
 
     def get_input_embeddings(self) -> Any:
         """Raises `NotImplementedError`, by which transformers knows that the task's vocabulary cannot be resized."""
@@ -191,9 +191,9 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
         real = None if attention_mask is None else attention_mask[:, -tokens.shape[1] :].bool()
         if not torch.compiler.is_compiling():
             self._check(tokens if real is None else tokens.masked_fill(~real, 0))
-        asked = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         predictor = self._predictor() if cache is None else cache.predictor
-        layers = self._layers(predictor) if asked else {}
+        layers = self._layers(predictor) if wants_hidden else {}
         parts: dict[str, list[Tensor]] = {name: [] for name in layers}
         if cache is None and use_cache:
             cache = PredictorCache(predictor, predictor.new_cursor(len(tokens)))
@@ -202,7 +202,7 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
                 readout, logits, places = _whole(predictor, tokens, real)
             else:
                 real = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-                if cache.get_seq_length() == 0 and last_only and not asked and bool(real[:, -1].all()):
+                if cache.get_seq_length() == 0 and last_only and not wants_hidden and bool(real[:, -1].all()):
                     return _Outputs(None, _prompt(cache, tokens, real), None, cache)
                 readout, logits, places = _extended(cache, tokens, real)
         seen: list[Tensor] = []
@@ -214,15 +214,15 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
                 )
             seen.append(_put_back(torch.cat(found, dim=1), places, real))
         readout, logits = _put_back(readout, places, real), _put_back(logits, places, real)
-        return _Outputs(readout, logits, (*seen, readout) if asked else None, cache)
+        return _Outputs(readout, logits, (*seen, readout) if wants_hidden else None, cache)
 
     def _check(self, tokens: Tensor) -> None:
         """Raises `ValueError` for ids that the model has no symbol for."""
         largest, V = int(tokens.max()) if tokens.numel() else 0, self.config.vocab_size
         if largest >= V:
             raise ValueError(
-                f"input_ids holds {largest}, and this model has the ids 0 to {V - 1}: the tokenizer gives text that is "
-                f"none of the task's symbols the id {V}"
+                f"input_ids holds {largest}, and this model has the ids 0 to {V - 1}: the tokenizer gives the "
+                f"id {V} to text that is not one of the task's symbols"
             )
 
     def _predictor(self) -> CausalPredictor:
@@ -245,10 +245,10 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
 
 
 class _Outputs(NamedTuple):
-    """What a model computes for tokens (B, T)."""
+    """The outputs of a model for tokens (B, T)."""
 
     readout: Tensor | None
-    """(B, T, D): what the vocabulary head reads; None: it was not needed."""
+    """(B, T, D): the input of the vocabulary head; None if it was not needed."""
     logits: Tensor
     """(B, T, V), or (B, 1, V) of the last column."""
     hidden_states: tuple[Tensor, ...] | None
@@ -349,7 +349,7 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
 
 
 def _keeping(parts: list[Tensor]) -> See:
-    """Appends what a hook point sees."""
+    """A hook that appends its input to `parts`."""
 
     def see(x: Tensor) -> Tensor:
         parts.append(x)
@@ -397,7 +397,7 @@ def _counts(real: Tensor) -> np.ndarray:
 
 
 def _put_back(found: Tensor, places: Tensor | None, real: Tensor | None) -> Tensor:
-    """What was found (B, T, ...) in the columns of its tokens; zero at the others."""
+    """Outputs (B, T, ...) in the columns of their tokens, zero elsewhere."""
     if places is None or real is None:
         return found
     return found.gather(1, places[..., None].expand_as(found)).masked_fill(~real[..., None], 0)

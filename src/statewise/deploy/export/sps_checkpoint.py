@@ -15,18 +15,18 @@ from torch import Tensor
 from statewise.runtime.json_files import COUNT, POSITIVE, Maybe, Shape, read_json
 
 NORM_EPS = 1e-6
-"""What the paper's code adds to the mean square in its norms; its configuration does not say it."""
+"""The constant that the paper's code adds to the mean square in its norms; the configuration does not contain it."""
 CONFIG: Shape = {
     **dict.fromkeys(("n_layer", "n_head", "hidden_size", "intermediate_size", "vocab_size", "block_size"), POSITIVE),
     "eos_token_id": COUNT,
     **dict.fromkeys(("window_size?", "predict_token_id?", "pad_token_id?"), Maybe(COUNT)),
 }
-"""What is read of the configuration of such a checkpoint."""
+"""Fields of the configuration that are read."""
 WRAPPERS = ("model", "state_dict", "model_state_dict")
 """Keys under which a file of PyTorch may hold the tensors."""
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 PREFIXES = ("_orig_mod.", "module.")
-"""What compiled and distributed modules put in front of names."""
+"""Prefixes that compiled and distributed modules add to names."""
 
 
 class Converted(NamedTuple):
@@ -55,7 +55,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         try:
             found: Any = load_file(path)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path} is no readable safetensors file: {error}") from None
+            raise ValueError(f"{path} is not a readable safetensors file: {error}") from None
     else:
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
@@ -63,22 +63,22 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise ValueError(
                 f"{path} holds more than tensors and plain data, which is not unpickled: save its state_dict() alone"
             ) from None
-        except Exception as error:  # of a damaged archive PyTorch raises almost anything
-            raise ValueError(f"{path} is no readable file of PyTorch: {error}") from None
+        except Exception as error:  # for a corrupt archive, PyTorch raises almost anything
+            raise ValueError(f"{path} is not a readable PyTorch file: {error}") from None
     for key in WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
     named = isinstance(found, dict) and all(isinstance(name, str) for name in found)
     if not named or not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise ValueError(f"{path} holds no tensors by name, also not under {', '.join(WRAPPERS)}")
+        raise ValueError(f"{path} holds no tensors by name, neither at the top nor under {', '.join(WRAPPERS)}")
     tensors: dict[str, Tensor] = {}
     for name, tensor in found.items():
         for prefix in PREFIXES:
             name = name.removeprefix(prefix)
         if name in tensors:
-            raise ValueError(f"{path} holds {name} twice, once behind {' or '.join(PREFIXES)}")
+            raise ValueError(f"{path} holds {name} twice, once with the prefix {' or '.join(PREFIXES)}")
         if tensor.dtype not in PRECISIONS or tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
-            raise ValueError(f"{path}: {name} is no plain matrix or vector of float16, bfloat16, float32 or float64")
+            raise ValueError(f"{path}: {name} is not a plain matrix or vector of float16, bfloat16, float32 or float64")
         if not tensor.isfinite().all():
             raise ValueError(f"{path}: {name} holds numbers that are not finite")
         tensors[name] = tensor
@@ -103,14 +103,16 @@ def convert_sps(
     if D % heads or D // heads % 2:
         raise ValueError(f"hidden_size {D} does not make {heads} heads (n_head) of an even width")
     if inner % 8:
-        raise ValueError(f"intermediate_size {inner} is no multiple of 8, as the hidden width of a two_stream is")
+        raise ValueError(
+            f"intermediate_size {inner} is not a multiple of 8, as the hidden width of a two_stream must be"
+        )
     if vocabulary > rows or config["eos_token_id"] >= vocabulary:
         raise ValueError(
             f"the tokenizer has {vocabulary:,} tokens, and the checkpoint {rows:,} rows, its end of text at "
             f"{config['eos_token_id']}: encode the corpus with the tokenizer that the checkpoint was trained with"
         )
     if predict is not None and not vocabulary <= predict < rows:
-        raise ValueError(f"predict_token_id {predict} must be a row behind the {vocabulary:,} tokens, below {rows:,}")
+        raise ValueError(f"predict_token_id {predict} must be a row after the {vocabulary:,} tokens and below {rows:,}")
     variant = variant or ("standard" if predict is None else "sps")
     if variant != "standard" and predict is None:
         raise ValueError(f"variant {variant} needs a predict_token_id in the configuration")
@@ -137,9 +139,9 @@ def convert_sps(
 
     def take(name: str, *shape: int) -> Tensor:
         if name not in left:
-            raise ValueError(f"the checkpoint has no {name}, or not as many layers as its configuration says")
+            raise ValueError(f"the checkpoint has no {name}, or fewer layers than its configuration says")
         if left[name].shape != shape:
-            raise ValueError(f"{name} is of shape {tuple(left[name].shape)}, not {shape} as the configuration says")
+            raise ValueError(f"{name} has the shape {tuple(left[name].shape)}, not {shape} as the configuration says")
         return left.pop(name)
 
     table = take("transformer.wte.weight", rows, D)
@@ -147,7 +149,7 @@ def convert_sps(
     weights = {"embedding.weight": torch.cat([table[:vocabulary], last])}
     head = left.pop("lm_head.weight", table)
     if not torch.equal(head, table):
-        raise ValueError("lm_head.weight is not transformer.wte.weight: the paper's models share the two")
+        raise ValueError("lm_head.weight differs from transformer.wte.weight: the paper's models share the two")
     planes = _planes_apart(heads, D // heads)
     for layer in range(layers):
         theirs, ours = f"transformer.h.{layer}.", f"blocks.{layer}."

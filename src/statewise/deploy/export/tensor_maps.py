@@ -21,7 +21,7 @@ class TensorMap(ABC):
 
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """Names of their tensors."""
+        """Names of the other library's tensors."""
 
     @abstractmethod
     def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
@@ -54,7 +54,7 @@ class Stacked(TensorMap):
     def to_ours(self, theirs: Tensors) -> dict[str, Tensor]:
         parts = [_taken(theirs, name).T if self.transposed else _taken(theirs, name) for name in self.theirs]
         if len({len(part) for part in parts}) > 1:
-            raise ValueError(f"{', '.join(self.theirs)} have different numbers of rows, and ours as many each")
+            raise ValueError(f"{', '.join(self.theirs)} have different numbers of rows, but must have the same")
         return {self.ours: torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()}
 
 
@@ -76,22 +76,21 @@ class Zeros(TensorMap):
     def to_ours(self, theirs: Tensors) -> dict[str, Tensor]:
         """See `TensorMap`: nothing, since ours has no such vector."""
         if _taken(theirs, self.name).any():
-            raise ValueError(f"{self.name} is not zero, and ours has no such bias")
+            raise ValueError(f"{self.name} is not zero, and our model has no such bias")
         return {}
 
 
 def to_theirs(maps: Iterable[TensorMap], ours: Tensors) -> dict[str, Tensor]:
-    """Their tensors by name."""
+    """The other library's tensors by name."""
     return {name: tensor for one in maps for name, tensor in one.to_theirs(ours).items()}
 
 
 def to_ours(maps: Iterable[TensorMap], theirs: Tensors) -> dict[str, Tensor]:
-    """Our tensors by name. Raises `ValueError` if there are more than the maps name, fewer, or others than zeros where
-    ours has nothing."""
+    """Our tensors by name. Raises `ValueError` if tensors are missing or unknown, or not zero where ours have none."""
     maps = list(maps)
     unknown = sorted(set(theirs) - {name for one in maps for name in one.names()})
     if unknown:
-        raise ValueError(f"no tensor of ours is {', '.join(unknown[:5])}")
+        raise ValueError(f"our model has no tensor for {', '.join(unknown[:5])}")
     return {name: tensor for one in maps for name, tensor in one.to_ours(theirs).items()}
 
 

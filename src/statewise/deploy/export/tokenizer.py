@@ -20,9 +20,8 @@ UNKNOWN, PADDING = "[UNK]", "[PAD]"
 
 
 def tokenizer_json(task: Task, rows: int = 0) -> str | None:
-    """The tokenizer.json that converts text exactly as the task does; None if there is none, or if it would not be
-    exact. `rows`: number of ids that the model has, if more than the task. Raises `ValueError` without the extra `hf`.
-    """
+    """The tokenizer.json that converts text exactly as the task does; None if no such file would be exact.
+    `rows`: number of ids that the model has, if more than the task. Raises `ValueError` without the extra `hf`."""
     if isinstance(task, RunningText):
         # It may be a model's, whose post-processor begins every text with a token that no text of the task has.
         return json.dumps({**json.loads(task.bpe.content), "post_processor": None}, ensure_ascii=False)
@@ -71,7 +70,7 @@ def word_level(
     """The content of a tokenizer.json whose tokens are `symbols` by id, each with its `lead`, in the spelling of
     byte-level tokenizers, by which transformers finds stop strings.
 
-    Text that is no symbol becomes a token beyond them and the model's `rows`, which no model has. `end` and `filler`
+    Text that is not a symbol becomes a token beyond them and the model's `rows`, which no model has. `end` and `filler`
     are special; without them there is a token for padding, one of the model's beyond the symbols if there is one."""
     tokens = {spelled(lead(form) + symbol): token for token, symbol in enumerate(symbols)}
     special = {token: name for name, token in tokens.items() if token in (end, filler)}

@@ -20,24 +20,24 @@ from statewise.tasks.base import Task, World
 from statewise.tasks.believed import Believed
 
 MOST_STATES = 1024
-"""With more different states none is read off: there are too few examples of each."""
+"""With more different states, none are read off: there are too few examples of each."""
 SHOWN = 8
-"""Most coordinates of a state of many."""
+"""Maximum number of coordinates shown of a long state."""
 LEAST = 0.01
-"""Coordinates below are not shown."""
+"""Smaller coordinates of a long state are not shown."""
 FEW = 16
-"""Coordinates that are shown in their order, all of them."""
+"""Length of states whose coordinates are all shown, in their order."""
 DOTS = 1500
-"""Most exact beliefs of a picture."""
+"""Maximum number of exact beliefs in a picture."""
 
 
 class Knowledge(ABC):
     """Built as `cls(task, examples)` from held-out examples. C is the number of coordinates."""
 
     names: list[str]
-    """(C,) of the coordinates."""
+    """(C,) names of the coordinates."""
     measure: str
-    """What `quality` is."""
+    """Name of the measure that `quality` returns."""
     colours: np.ndarray | None = None
     """(n, T) of the states of `examples`, those of `pictures`, empty where a state is unknown; None: no picture has
     colours."""
@@ -51,7 +51,7 @@ class Knowledge(ABC):
         """How good readings (m, C) of true states (m, C) are; 1 is perfect."""
 
     def places(self, states: np.ndarray) -> list[list[tuple[float, float]]] | None:
-        """Where states (m, C) are on each plane of `pictures`, (m) lists; None: there is none."""
+        """Where states (m, C) are on each plane of `pictures`, (m) lists; None if there is no plane."""
         return None
 
     def pictures(self) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ class Knowledge(ABC):
 
 
 class Labels(Knowledge):
-    """Of a world whose state is known: 1 at its number among those that occur in `examples`."""
+    """The knowledge of a world whose state is known: 1 at its number among those that occur in `examples`."""
 
     measure = "accuracy"
 
@@ -94,7 +94,7 @@ class Labels(Knowledge):
 
 
 class Beliefs(Knowledge):
-    """Of a task with exact beliefs."""
+    """The knowledge of a task with exact beliefs."""
 
     measure = "R2"
 
@@ -151,7 +151,7 @@ class Beliefs(Knowledge):
 
 
 def knowledge(task: Task, examples: Examples) -> Knowledge | None:
-    """What the task knows; None: nothing, or of too many states."""
+    """What the task knows about its true state; None: nothing, or there are too many states."""
     if isinstance(task, Believed):
         return Beliefs(task, examples)
     if not isinstance(task, World):

@@ -28,46 +28,46 @@ from statewise.tasks.base import RunningText, World
 from statewise.tasks.batches import collate
 
 POSITIONS, SEQUENCES = 8192, 512
-"""Most held-out positions and sequences to which the plane and the reading are fitted."""
+"""Maximum numbers of held-out positions and sequences to which the plane and the reading are fitted."""
 DOTS = 800
-"""Most held-out states of a picture."""
+"""Maximum number of held-out states in a picture."""
 CUTOFF = 1e-6
 """See `least_squares.fit`."""
 LEAST_SHARE = 1 / 3
-"""A plane with a smaller share of the variance is not shown: the states on it are a cloud that says nothing."""
+"""A plane with a smaller share of the variance is not shown: states on it form a cloud that shows nothing."""
 DRAFT = 4
 """Tokens drafted for each pass by models that draft."""
 OPENING = 24
-"""Tokens of a held-out text that its prompt has."""
+"""Number of tokens of a held-out text that become the prompt."""
 OFFERED = 12
-"""Held-out prompts that a page offers."""
+"""Number of held-out prompts that a page offers."""
 FEW, SOME = 64, 8
-"""Most tokens of a vocabulary of which all are shown as next ones, and how many of others."""
+"""Largest vocabulary of which all next tokens are shown, and the number shown of larger ones."""
 MOST_LEGAL = 64
 """With more legal tokens only the likeliest are in `Place.next`."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is to be traced."""
+class TraceRequest:
+    """The sequence to trace."""
 
     prompt: np.ndarray
-    """(t,) tokens."""
+    """(t,) tokens of the prompt."""
     forced: Sequence[int] = ()
     """Tokens that follow it in any case."""
     goal: np.ndarray | None = None
     """(g,) tokens that should follow the completion; None: none."""
     limit: int = 0
-    """Most tokens of the completion, those forced included; 0: none."""
+    """Maximum number of tokens of the completion, forced ones included."""
     top: int = 8
-    """Likely next tokens of each place."""
+    """Number of likely next tokens at each place."""
     temperature: float = 0.0
-    """0: the likeliest token at every step."""
+    """Sampling temperature; 0: the likeliest token at every step."""
     seed: int = 0
 
 
 class Observer:
-    """Of one model. Only the thread that owns the model may call it."""
+    """Traces of one model. Only the thread that owns the model may call it."""
 
     def __init__(self, served: Served) -> None:
         self.served, self.task, self.predictor = served, served.task, served.predictor
@@ -80,7 +80,7 @@ class Observer:
 
     @property
     def temperature(self) -> float:
-        """What a page begins with: 1 for texts, of which the likeliest repeats itself."""
+        """The temperature with which a page begins: 1 for texts, since the likeliest text repeats itself."""
         return float(isinstance(self.task, RunningText))
 
     # What is fitted once
@@ -219,15 +219,15 @@ class Observer:
         return self._examples.tokens[row, : self.prompt_length(row)]
 
     def __len__(self) -> int:
-        """Held-out sequences."""
+        """The number of held-out sequences."""
         return len(self._examples)
 
     # Traces
 
-    def trace(self, wish: Wish) -> Generator[None, None, Trace]:
+    def trace(self, wanted: TraceRequest) -> Generator[None, None, Trace]:
         """Yields after each pass of the model, so that other work can be done between them. Raises `Refusal`."""
-        read, goal = self._conditioned(wish)
-        tokens = np.concatenate([read, np.array(wish.forced, np.int64)])
+        read, goal = self._conditioned(wanted)
+        tokens = np.concatenate([read, np.array(wanted.forced, np.int64)])
         room = self.served.context - len(tokens) - (0 if goal is None else len(goal))
         if room < 0:
             raise Refusal(
@@ -237,15 +237,15 @@ class Observer:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        limit = min(wish.limit - len(wish.forced), room)
+        limit = min(wanted.limit - len(wanted.forced), room)
         finish, made, passes = "length", [], 0
         drafts = isinstance(self.predictor, Drafter) and goal is None
-        if len(wish.forced) and wish.forced[-1] == self.task.end:
+        if len(wanted.forced) and wanted.forced[-1] == self.task.end:
             finish = "stop"
         elif limit > 0:
             closing = self.predictor.closing if goal is not None and isinstance(self.predictor, GoalScorer) else None
             request = Request([tokens], limit, self.task.end, goal, closing=closing)
-            for step in self._decoder(wish, drafts).steps(self.predictor, request):
+            for step in self._decoder(wanted, drafts).steps(self.predictor, request):
                 new = [token for token in step.tokens[0].tolist() if token >= 0]
                 drafted, offered = int(step.drafted[0]), None if step.offered is None else int(step.offered[0])
                 for place, token in enumerate(new):
@@ -259,7 +259,7 @@ class Observer:
                     made.pop()
         yield
         whole = np.concatenate([tokens, np.array([token for token, _, _ in made], np.int64)])
-        places = self._places(whole, len(read), goal, wish.top)
+        places = self._places(whole, len(read), goal, wanted.top)
         for place, (_, drafted, offered) in zip(range(len(tokens), len(whole)), made):
             places[place] = Place(**{**vars(places[place]), "drafted": drafted, "offered": offered})
         occurring = {
@@ -279,11 +279,11 @@ class Observer:
             self.task.scene(whole),
         )
 
-    def _conditioned(self, wish: Wish) -> tuple[np.ndarray, np.ndarray | None]:
-        """The tokens that the model reads, and its goal."""
+    def _conditioned(self, wanted: TraceRequest) -> tuple[np.ndarray, np.ndarray | None]:
+        """The tokens that the model reads, and the goal."""
         nothing = np.zeros(0, np.int64)
         try:
-            read, goal = self.task.with_goal(wish.prompt, nothing if wish.goal is None else wish.goal)
+            read, goal = self.task.with_goal(wanted.prompt, nothing if wanted.goal is None else wanted.goal)
         except ValueError as error:
             raise Refusal(400, str(error), param="prompt") from None
         if goal is not None and not isinstance(self.predictor, GoalScorer):
@@ -292,15 +292,15 @@ class Observer:
             raise Refusal(400, "the prompt is empty: it needs at least one symbol", param="prompt")
         return np.asarray(read, np.int64), goal
 
-    def _decoder(self, wish: Wish, drafts: bool) -> Decoder:
+    def _decoder(self, wanted: TraceRequest, drafts: bool) -> Decoder:
         """Drafts do not change what is generated."""
-        own: dict[str, Any] = {"temperature": wish.temperature, "seed": wish.seed} if wish.temperature else {}
+        own: dict[str, Any] = {"temperature": wanted.temperature, "seed": wanted.seed} if wanted.temperature else {}
         if drafts:
             return make_decoder("speculative", draft=min(DRAFT, self.served.context - 1), **own)
-        return make_decoder("sample" if wish.temperature else "greedy", **own)
+        return make_decoder("sample" if wanted.temperature else "greedy", **own)
 
     def _places(self, tokens: np.ndarray, prompt: int, goal: np.ndarray | None, top: int) -> list[Place]:
-        """Of the sequence `tokens` (T,), whose first `prompt` are read before a goal is known."""
+        """The places of the sequence `tokens` (T,), whose first `prompt` tokens are read before a goal is known."""
         examples = Examples.of([tokens], [prompt])
         logp = self._log_probabilities(examples, goal)
         states = beliefs(snapshot(self.served.model.objective), examples, "all").vectors.astype(np.float64)
@@ -341,7 +341,7 @@ class Observer:
         with torch.no_grad():
             if goal is None:
                 logits = self.predictor.logits(collate(examples))[0]
-            else:  # those of the prompt are made before the goal is known
+            else:  # logits of the prompt are computed before the goal is known
                 tokens = torch.from_numpy(examples.tokens)
                 before = self.predictor.logits(collate(Examples.of([examples.tokens[0, :prompt]], [prompt])))[0]
                 cursor, first = start_conditioned(self.predictor, tokens[:, :prompt], torch.from_numpy(goal))

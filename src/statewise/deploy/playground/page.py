@@ -10,9 +10,9 @@ from importlib import resources
 from typing import Any
 
 SCRIPTS = ("core.js", "parts.js", "app.js")
-"""In their order; views are between the second and the last."""
+"""Scripts in their order; views come between the second and the last."""
 MARK = "<!-- the playground of statewise -->"
-"""In each page that statewise writes, so that it is recognised."""
+"""A mark in each page that statewise writes, by which it is recognised."""
 
 
 def page(recorded: dict[str, Any] | None = None) -> bytes:

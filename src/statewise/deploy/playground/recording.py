@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from statewise.deploy.playground.observer import Observer, Wish
+from statewise.deploy.playground.observer import Observer, TraceRequest
 from statewise.deploy.playground.page import MARK, page
 from statewise.deploy.playground.trace import Trace
 from statewise.deploy.serving.served import Served
@@ -20,16 +20,16 @@ from statewise.runtime.overwriting import claimed_file
 
 
 def claimed(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
-    """A claim on `path` (`statewise.runtime.overwriting`), and the place for the page that it is to become. Raises
+    """A claim on `path` (`statewise.runtime.overwriting`), and the place where the page is written. Raises
     `FileExistsError` or `FileNotFoundError` unless its folder exists, and at `path` there is nothing, or with
     `overwrite` such a page."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} is no folder: create it, or choose another --export")
+        raise FileNotFoundError(f"{path.parent} is not a folder: create it, or choose another --export")
 
     def check() -> None:
         if path.exists() and MARK.encode() not in path.read_bytes()[:1000]:
             raise FileExistsError(
-                f"{path} is not replaced: it is no page that statewise wrote. Choose another --export"
+                f"{path} is not replaced: it is not a page that statewise wrote. Choose another --export"
             )
 
     return claimed_file(path, overwrite, "--export", check)
@@ -65,9 +65,9 @@ def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
         for row in rows:
             prompt = first.held_out(row)
             limit = min(first.limit(row), context - len(prompt))
-            wish = Wish(prompt, limit=limit, temperature=first.temperature, seed=seed)
-            traces = {one.served.name: _traced(one, wish).as_json() for one in observers}
-            recordings.append({"prompt": first.task.decode(wish.prompt), "traces": traces})
+            wanted = TraceRequest(prompt, limit=limit, temperature=first.temperature, seed=seed)
+            traces = {one.served.name: _traced(one, wanted).as_json() for one in observers}
+            recordings.append({"prompt": first.task.decode(wanted.prompt), "traces": traces})
         described = []
         for one in observers:
             with one.served.computing():
@@ -84,8 +84,8 @@ def export(models: Sequence[Served], path: Path, num: int, seed: int, *, overwri
     return len(found["recordings"])
 
 
-def _traced(observer: Observer, wish: Wish) -> Trace:
-    steps = observer.trace(replace(wish, top=observer.top))
+def _traced(observer: Observer, wanted: TraceRequest) -> Trace:
+    steps = observer.trace(replace(wanted, top=observer.top))
     with observer.served.computing():
         while True:
             try:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from statewise.decoding.sample import SampleConfig
-from statewise.deploy.playground.observer import Observer, Wish
+from statewise.deploy.playground.observer import Observer, TraceRequest
 from statewise.deploy.playground.page import page, policy
 from statewise.deploy.playground.trace import Trace
 from statewise.deploy.serving.app import body_of, find_model
@@ -74,8 +74,8 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
         found = read(await body_of(request), TRACE)
         served = find_model(engine, found["model"])
         observer = observers[served.name]
-        wish = _wish(served, found, engine.settings.max_tokens)
-        steps = observer.trace(wish)
+        wanted = _trace_request(served, found, engine.settings.max_tokens)
+        steps = observer.trace(wanted)
         try:
             passes = await called(engine, served.name, _passes(steps), request)
         except (ValueError, OSError) as error:
@@ -94,7 +94,7 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
 
 
 def _without_data(name: str, why: str) -> Refusal:
-    """Of a model whose held-out sequences, by which its states are shown, cannot be read."""
+    """The refusal for a model whose held-out sequences, which are needed to show its states, cannot be read."""
     return Refusal(503, f"{name} cannot be shown: {why}", code="no_data")
 
 
@@ -102,7 +102,7 @@ def _is_tokens(value: Any) -> bool:
     return isinstance(value, list) and all(map(COUNT.holds, value))
 
 
-def _wish(served: Served, found: dict[str, Any], most: int) -> Wish:
+def _trace_request(served: Served, found: dict[str, Any], most: int) -> TraceRequest:
     """Raises `Refusal` for what the task does not understand."""
     prompt = served.encode(needed(found["prompt"], "prompt"), "prompt")
     forced = served.encode(found["forced"], "forced", later=True).tolist()
@@ -113,7 +113,7 @@ def _wish(served: Served, found: dict[str, Any], most: int) -> Wish:
             SampleConfig(temperature, seed=found["seed"])
         except ValueError as error:
             raise Refusal(400, str(error), param="seed") from None
-    return Wish(prompt, forced, goal, min(found["max_tokens"], most), found["top"], temperature, found["seed"])
+    return TraceRequest(prompt, forced, goal, min(found["max_tokens"], most), found["top"], temperature, found["seed"])
 
 
 def _passes(steps: Generator[None, None, Trace]) -> Iterator[Callable[[], Trace | None]]:

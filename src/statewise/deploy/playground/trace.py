@@ -19,7 +19,7 @@ class Place:
 
     token: int
     log_probability: float | None
-    """Of the token, given those before it, in nats; None for the first one."""
+    """Log-probability of the token given those before it; None for the first one."""
     next: Weighted
     """The likeliest next tokens with their log-probabilities, likeliest first, then the other legal ones."""
     legal: list[int] | None
@@ -31,7 +31,7 @@ class Place:
     true: Weighted | None
     """The true state, or the belief that is exact: its coordinates by number, zeros left out; None: unknown."""
     read: Weighted | None
-    """The same, read off the belief state by least squares."""
+    """The true state as read off the belief state by least squares."""
     true_at: list[tuple[float, float]] | None = None
     """Where the exact belief is on each of `Description.planes`; None: the task has none, or it is unknown."""
     read_at: list[tuple[float, float]] | None = None
@@ -39,7 +39,7 @@ class Place:
     drafted: bool = False
     """Whether the token was drafted, and accepted."""
     offered: int | None = None
-    """Tokens that were drafted for the pass that this token ends; None: it ends none."""
+    """Tokens that were drafted for the pass that this token ends; None if the token ends no pass."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class Trace:
 
     model: str
     prompt: int
-    """Tokens of the prompt."""
+    """Number of tokens of the prompt."""
     given: int
-    """Tokens that were given, the prompt and those forced after it."""
+    """Number of tokens that were given: the prompt and the tokens forced after it."""
     places: Sequence[Place]
     goal: Sequence[int]
     """Tokens that the completion was conditioned on; empty: none."""
     finish: str
     """`stop`: the model ended the sequence; `length`: the limit was reached."""
     passes: int | None
-    """Passes of the model for the completion, with drafts; None: nothing was drafted."""
+    """Number of passes for the completion with drafts; None if nothing was drafted."""
     texts: Mapping[int, str]
     """Texts of all tokens that occur."""
     scene: Mapping[str, Any]

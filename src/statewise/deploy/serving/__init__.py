@@ -1,4 +1,5 @@
 """A server with the OpenAI protocol for completions and embeddings (extra `serve`).
 
-One thread owns the models and decodes all requests together (`engine`); an asyncio loop speaks HTTP (`app`).
+One thread owns the models and decodes all requests together (`engine`, `batch`, `choosing`); an asyncio loop speaks
+HTTP (`server`, `guard`, `app`, `streaming`). Imports no other part of `deploy`.
 """

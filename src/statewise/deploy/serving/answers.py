@@ -1,4 +1,4 @@
-"""Answers in the shapes that clients know: OpenAI's completions, Mistral's and llama.cpp's."""
+"""Answers in the formats of OpenAI's completions, Mistral's and llama.cpp's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from statewise.deploy.serving.rows import Row, Shown
+from statewise.deploy.serving.rows import Row, ShownToken
 from statewise.deploy.serving.served import Served
 
 
@@ -19,7 +19,8 @@ class Answer(ABC):
     """The answer to one request, whole or in chunks."""
 
     def __init__(self, served: Served, rows: Sequence[Row], prompt_tokens: int, *, include_usage: bool) -> None:
-        """`prompt_tokens`: of all prompts, each counted once. `include_usage`: a last chunk counts tokens."""
+        """`prompt_tokens`: number of tokens of all prompts, each counted once. `include_usage`: a last chunk counts
+        tokens."""
         self.served, self.rows, self.prompt_tokens, self.include_usage = served, rows, prompt_tokens, include_usage
 
     @abstractmethod
@@ -100,9 +101,9 @@ class TextAnswer(Answer):
 
     def _log_probabilities(self, index: int, tokens: slice) -> dict[str, Any] | None:
         row = self.rows[index]
-        if row.manner.alternatives is None:
+        if row.decoding.alternatives is None:
             return None
-        shown: list[Shown] = row.shown[tokens]
+        shown: list[ShownToken] = row.shown[tokens]
         text_of, offsets = self.served.token_text, row.transcript.offsets[: len(row.shown)][tokens]
         leads = [row.transcript.lead(at, text_of(one.token)) for at, one in zip(offsets, shown, strict=True)]
         return {

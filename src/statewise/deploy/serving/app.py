@@ -34,13 +34,13 @@ from statewise.model.snapshots import snapshot
 
 LONG = 20_000
 """Characters or tokens beyond which texts are encoded in another thread, so that other requests need not wait."""
-Made = TypeVar("Made")
+Returned = TypeVar("Returned")
 KINDS = ("", "application/json", "application/x-www-form-urlencoded")
-"""Content types of bodies, which are JSON. The last is what curl says unless it is told otherwise."""
+"""Content types of bodies, which are JSON. The last is curl's default."""
 
 OF_CHATS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
-"""Routes of other servers for models that follow a chat."""
-COMPLETE = ": these models continue a text and follow no chat: send the text as `prompt` to /v1/completions"
+"""Routes of other servers for chat models."""
+COMPLETE = ": these models continue a text and do not chat: send the text as `prompt` to /v1/completions"
 
 
 def create_app(engine: Engine, *, routes: Sequence[BaseRoute] = (), open_paths: Collection[str] = ()) -> Starlette:
@@ -98,15 +98,15 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
     engine: Engine = request.app.state.engine
     served = find_model(engine, body.model)
     limit = min(body.max_tokens, engine.settings.max_tokens)
-    asked, most = len(body.prompts) * body.n, engine.settings.max_waiting
-    if asked > most:
-        given = f"{len(body.prompts):,} prompts with n {body.n} are" if len(body.prompts) > 1 else f"n {body.n} is"
+    completions, most = len(body.prompts) * body.n, engine.settings.max_waiting
+    if completions > most:
+        cause = f"{len(body.prompts):,} prompts with n {body.n} are" if len(body.prompts) > 1 else f"n {body.n} is"
         raise Refusal(
             400,
-            f"{given} {asked:,} completions: at most {most:,} may wait",
+            f"{cause} {completions:,} completions: at most {most:,} may wait",
             param="prompt" if len(body.prompts) > 1 else "n",
         )
-    length = (sum(map(len, body.prompts)) + len(body.suffix or "")) * (body.n if body.manner.echo else 1)
+    length = (sum(map(len, body.prompts)) + len(body.suffix or "")) * (body.n if body.decoding.echo else 1)
     rows, read = await _aside(length, partial(_rows, served, body, limit))
     ticket = Ticket(rows, stream=body.stream, client=request.client.host if request.client else "")
     answer = kind(served, rows, read, include_usage=body.include_usage)
@@ -122,13 +122,13 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
 
 def _rows(served: Served, body: CompletionBody, limit: int) -> tuple[list[Row], int]:
     """The rows of a request, and the number of tokens that they read."""
-    prompts = [served.encode(given, "prompt") for given in body.prompts]
+    prompts = [served.encode(prompt, "prompt") for prompt in body.prompts]
     suffix = None if body.suffix is None else served.encode(body.suffix, "suffix", later=True)
     rows = []
-    for number, (given, prompt) in enumerate(zip(body.prompts, prompts)):
+    for number, (original, prompt) in enumerate(zip(body.prompts, prompts)):
         numbers = range(number * body.n, (number + 1) * body.n)
         rows += served.rows(
-            prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos, given=given
+            prompt, suffix, body.decoding, limit=limit, numbers=numbers, exact=body.ignore_eos, original=original
         )
     return rows, sum(map(len, prompts)) + (0 if suffix is None else len(suffix) * len(prompts))
 
@@ -140,10 +140,10 @@ async def embeddings(request: Request) -> Response:
     """OpenAI's /v1/embeddings: the belief state after the last token of each input, as the model holds it, not
     normalised. With `"of": "suffix"`, that of the input as a suffix."""
     engine: Engine = request.app.state.engine
-    found = bodies.read(await body_of(request), bodies.EMBEDDING, bodies.IGNORED)
-    served = find_model(engine, found["model"])
-    inputs = bodies.prompts(found["input"], "input")
-    rows = await _aside(sum(map(len, inputs)), lambda: [served.encode(given, "input") for given in inputs])
+    fields = bodies.read(await body_of(request), bodies.EMBEDDING, bodies.IGNORED)
+    served = find_model(engine, fields["model"])
+    inputs = bodies.prompts(fields["input"], "input")
+    rows = await _aside(sum(map(len, inputs)), lambda: [served.encode(value, "input") for value in inputs])
     for row in rows:
         if not len(row):
             raise Refusal(400, "input is empty: give at least one symbol", param="input")
@@ -154,7 +154,7 @@ async def embeddings(request: Request) -> Response:
                 param="input",
                 code="context_length_exceeded",
             )
-    work = [partial(_vectors, served, some, found["of"]) for some in _in_parts(rows, engine.settings.prompt_tokens)]
+    work = [partial(_vectors, served, some, fields["of"]) for some in _in_parts(rows, engine.settings.prompt_tokens)]
     try:
         parts = await called(engine, served.name, work, request)
     except ValueError as error:
@@ -163,7 +163,7 @@ async def embeddings(request: Request) -> Response:
         return Response()
     vectors = np.concatenate(parts)
     data = [
-        {"object": "embedding", "index": index, "embedding": _encoded_vector(vector, found["encoding_format"])}
+        {"object": "embedding", "index": index, "embedding": _encoded_vector(vector, fields["encoding_format"])}
         for index, vector in enumerate(vectors)
     ]
     count = sum(map(len, rows))
@@ -220,19 +220,19 @@ def _described(served: Served) -> dict[str, Any]:
 
 async def tokenize(request: Request) -> Response:
     """vLLM's /tokenize: the tokens that a completion of the prompt would read. No special token is ever added."""
-    found = bodies.read(await body_of(request), bodies.TOKENIZE)
-    served = find_model(request.app.state.engine, found["model"])
-    prompt = bodies.needed(found["prompt"], "prompt")
+    fields = bodies.read(await body_of(request), bodies.TOKENIZE)
+    served = find_model(request.app.state.engine, fields["model"])
+    prompt = bodies.needed(fields["prompt"], "prompt")
     tokens = (await _aside(len(prompt), lambda: served.encode(prompt, "prompt"))).tolist()
-    texts = {"token_strs": [served.token_text(token) for token in tokens]} if found["return_token_strs"] else {}
+    texts = {"token_strs": [served.token_text(token) for token in tokens]} if fields["return_token_strs"] else {}
     return JSONResponse({"count": len(tokens), "max_model_len": served.context, "tokens": tokens, **texts})
 
 
 async def detokenize(request: Request) -> Response:
     """vLLM's /detokenize."""
-    found = bodies.read(await body_of(request), bodies.DETOKENIZE)
-    served = find_model(request.app.state.engine, found["model"])
-    tokens = served.encode(bodies.needed(found["tokens"], "tokens"), "tokens")
+    fields = bodies.read(await body_of(request), bodies.DETOKENIZE)
+    served = find_model(request.app.state.engine, fields["model"])
+    tokens = served.encode(bodies.needed(fields["tokens"], "tokens"), "tokens")
     return JSONResponse({"prompt": served.decode(tokens.tolist())})
 
 
@@ -274,8 +274,8 @@ async def ready(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Prometheus."""
-    found = request.app.state.engine.metrics
-    return Response(found.text(), media_type=None, headers={"content-type": found.content_type})
+    metrics = request.app.state.engine.metrics
+    return Response(metrics.text(), media_type=None, headers={"content-type": metrics.content_type})
 
 
 # Requests
@@ -294,7 +294,7 @@ def find_model(engine: Engine, name: str | None) -> Served:
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object of a request's body. Raises `Refusal` if it is too large, comes too slowly, or is none."""
+    """The JSON object of a request's body. Raises `Refusal` if it is too large, comes too slowly, or is malformed."""
     settings = request.app.state.engine.settings
     close = {"connection": "close"}
     if wrong := _unreadable(request.headers):
@@ -326,7 +326,7 @@ def _unreadable(headers: Headers) -> str:
     if kind not in KINDS:
         return f"the body must be application/json, not {kind[:100]}"
     for name, value in parameters[1:]:
-        value = str(value)  # of charset*= it is several texts
+        value = str(value)  # charset*= gives several texts
         if name.strip().lower() == "charset" and value.strip().lower() not in ("utf-8", "utf8"):
             return f"the body must be UTF-8, not {value[:100]}: JSON has no other encoding"
     coding = headers.get("content-encoding", "").strip()
@@ -335,7 +335,7 @@ def _unreadable(headers: Headers) -> str:
     return ""
 
 
-async def _aside(length: int, work: Callable[[], Made]) -> Made:
+async def _aside(length: int, work: Callable[[], Returned]) -> Returned:
     """What `work` returns about texts of `length` characters or tokens."""
     return await asyncio.to_thread(work) if length > LONG else work()
 
@@ -353,8 +353,8 @@ async def _no_route(request: Request, error: HTTPException) -> Response:
 
 
 async def _gone(request: Request, error: ClientDisconnect) -> Response:
-    return Response()  # nobody reads it
+    return Response()  # the client has left
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return JSONResponse(Refusal(500, "the server failed; its log says how").content, 500)
+    return JSONResponse(Refusal(500, "the server failed: see its log").content, 500)

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from statewise.decoding.draft_length import FixedLength
 from statewise.decoding.predictor import GoalScorer, Predictor
-from statewise.deploy.serving.choosing import Choices, alternatives
-from statewise.deploy.serving.drafting import Drafting
+from statewise.deploy.serving.choosing import Choices, Drafting, alternatives
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import Alternatives, Row, Shown
+from statewise.deploy.serving.rows import Alternatives, Row, ShownToken
 
 
 @dataclass
@@ -35,39 +34,39 @@ class Reading:
     tokens: Tensor
     """(P, T) right-padded."""
     counts: np.ndarray
-    """(P,) tokens of each."""
+    """(P,) number of tokens of each prompt."""
     cursor: Any = None
     logits: Tensor | None = None
-    """(P, V): after the last token read of each."""
+    """(P, V) logits after the last token read of each prompt."""
     read: int = 0
-    """Columns of `tokens` that were read."""
-    scores: list[list[Shown]] = field(default_factory=list)
-    """Of the tokens read of each prompt, if they are wanted."""
+    """Number of columns of `tokens` that were read."""
+    scores: list[list[ShownToken]] = field(default_factory=list)
+    """Scores of the tokens read of each prompt, if they are wanted."""
 
     @property
     def all(self) -> list[Row]:
-        """Its rows."""
+        """All rows of these prompts."""
         return [row for rows in self.rows for row in rows]
 
     @property
     def first(self) -> Row:
-        """The first row, which is like the others in what is read beside the prompt."""
+        """The first row; all rows have the same goal and want the same scores."""
         return self.rows[0][0]
 
 
 @dataclass
-class Made:
-    """What a batch counts."""
+class BatchCounts:
+    """Counts of a batch since they were last collected."""
 
     alone: int = 0
-    """Choices that rows made alone."""
+    """Number of choices made by a pass over one row alone."""
     drafted: int = 0
-    """Tokens."""
+    """Number of drafted tokens."""
     accepted: int = 0
-    """Drafted tokens that were chosen."""
+    """Number of drafted tokens that were chosen."""
 
 
-class Batch:
+class ContinuousBatch:
     """The rows of one model. All methods but `waiting.append` belong to one thread."""
 
     def __init__(
@@ -82,7 +81,7 @@ class Batch:
         self.reading: Reading | None = None
         self.rows: list[Row] = []
         """Rows of the cursor; those that ended are removed when that is worth a copy of the cache."""
-        self.made = Made()
+        self.counts = BatchCounts()
         self._cursor: Any = None
         self._pending = np.zeros(0, np.int64)  # (B,) tokens that were chosen and not read
         self._read = np.zeros(0, np.int64)  # (B,) tokens that each row has read
@@ -155,27 +154,27 @@ class Batch:
 
     def _fits(self, row: Row, first: Row, prompts: int, longest: int) -> bool:
         """Whether a row's prompt can be read beside that of `first`, `prompts` in all."""
-        alike = row.manner.scores_prompts == first.manner.scores_prompts
+        alike = row.decoding.scores_prompts == first.decoding.scores_prompts
         return alike and row.request.goal is None and first.request.goal is None and prompts * longest <= self.part
 
     def _read_part(self, reading: Reading) -> None:
         tokens, begin = reading.tokens, reading.read
         size = self.part if self.predictor.reads_answers else tokens.shape[1]
         if reading.cursor is None:
-            end = 1 if reading.first.manner.scores_prompts else size
+            end = 1 if reading.first.decoding.scores_prompts else size
             part = tokens[:, :end]
             reading.cursor, reading.logits = self._start(part, reading)
             reading.read = min(end, tokens.shape[1])
-            if reading.first.manner.scores_prompts:
+            if reading.first.decoding.scores_prompts:
                 for scores, token in zip(reading.scores, part[:, 0].tolist() if part.shape[1] else ()):
-                    scores.append(Shown(token, None, []))
+                    scores.append(ShownToken(token, None, []))
             return
         part = tokens[:, begin : begin + max(1, size // len(tokens))]
         counts = np.clip(reading.counts - begin, 0, part.shape[1])
         logits = self.predictor.extend(reading.cursor, part, None if (counts == part.shape[1]).all() else counts)
         assert reading.logits is not None
         before = torch.cat([reading.logits[:, None], logits], 1)
-        if reading.first.manner.scores_prompts:
+        if reading.first.decoding.scores_prompts:
             self._score(reading, part, counts, before[:, :-1])
         reading.logits = before[torch.arange(len(counts)), torch.from_numpy(counts)]
         reading.read = begin + part.shape[1]
@@ -187,10 +186,10 @@ class Batch:
         if not isinstance(self.predictor, GoalScorer):
             return self.predictor.start(part, counts)
         goal = reading.first.request.goal
-        given = torch.from_numpy(np.zeros(0, np.int64) if goal is None else goal)
+        tokens = torch.from_numpy(np.zeros(0, np.int64) if goal is None else goal)
         if self.predictor.closing is None:
-            return self.predictor.start_with_goal(part, given, counts)
-        return self.predictor.start_with_goal(part, given, counts, may_close=True)
+            return self.predictor.start_with_goal(part, tokens, counts)
+        return self.predictor.start_with_goal(part, tokens, counts, may_close=True)
 
     def _score(self, reading: Reading, part: Tensor, counts: np.ndarray, logits: Tensor) -> None:
         """Notes the log-probabilities of `part` (P, n) under the logits before each token, (P, n, V)."""
@@ -198,13 +197,13 @@ class Batch:
         gained = shown.gather(2, part[..., None].to(shown.device))[..., 0].tolist()
         for place, (rows, count) in enumerate(zip(reading.rows, counts.tolist())):
             likely = alternatives(shown[place, :count], [rows[0]] * count)
-            reading.scores[place] += map(Shown, part[place, :count].tolist(), gained[place][:count], likely)
+            reading.scores[place] += map(ShownToken, part[place, :count].tolist(), gained[place][:count], likely)
 
     def _begin(self, reading: Reading) -> list[Row]:
         """Chooses the first tokens of rows whose prompts were read, and joins those that go on."""
         for rows, scores in zip(reading.rows, reading.scores):
             for row in rows:
-                if row.manner.scores_prompts:
+                if row.decoding.scores_prompts:
                     row.score_prompt(scores)
                 if row.limit == 0:
                     row.finish_without_tokens()
@@ -214,7 +213,7 @@ class Batch:
         if rows:
             assert reading.logits is not None
             logits = reading.logits[torch.from_numpy(prompts[wanted])][:, None]
-            self._give(logits, rows, Choices(rows, self.predictor.vocabulary), [()] * len(rows))
+            self._choose(logits, rows, Choices(rows, self.predictor.vocabulary), [()] * len(rows))
         unfinished = [place for place, row in zip(wanted, rows) if not row.ended]
         if unfinished:
             chosen = prompts[unfinished]
@@ -244,24 +243,24 @@ class Batch:
         live, began = np.array([not row.ended for row in self.rows]), time.perf_counter()
         running = [row for row, runs in zip(self.rows, live) if runs]
         length = FixedLength(0) if self.drafting is None or not running else self.drafting.length_of(len(running))
-        asked = length.next()
-        most = np.array([0 if row.ended else min(asked, row.limit - len(row.tokens) - 1) for row in self.rows])
+        draft_length = length.next()
+        most = np.array([0 if row.ended else min(draft_length, row.limit - len(row.tokens) - 1) for row in self.rows])
         choices = Choices(self.rows, self.predictor.vocabulary, ahead=int(most.max()))
         drafted, counts = np.zeros((len(self.rows), 0), np.int64), np.zeros(len(self.rows), np.int64)
         if self.drafting is not None and most.any():
             drafted, counts = self.drafting.draft(self._cursor, self.rows, self._pending, most, choices)
         logits, read = self._read_drafts(drafted, counts, live)
         tokens = drafted.tolist()
-        given, accepted = self._give(logits, self.rows, choices, [row[:count] for row, count in zip(tokens, counts)])
-        back = np.where(given > 0, read - given, 0)  # a client may have left during the pass: its row got none
+        gained, accepted = self._choose(logits, self.rows, choices, [row[:count] for row, count in zip(tokens, counts)])
+        back = np.where(gained > 0, read - gained, 0)  # a client may have left during the pass: its row got none
         if back.any():
             self.predictor.rewind(self._cursor, back)
         self.predictor.release(self._cursor)
         self._read = self._read + read - back
         self._pending = np.array([row.tokens[-1] for row in self.rows], np.int64)
-        self.made.drafted += int(counts[live].sum())
-        self.made.accepted += int(accepted.sum())
-        length.record(asked, most[live].tolist(), accepted[live].tolist(), time.perf_counter() - began)
+        self.counts.drafted += int(counts[live].sum())
+        self.counts.accepted += int(accepted.sum())
+        length.record(draft_length, most[live].tolist(), accepted[live].tolist(), time.perf_counter() - began)
         return running
 
     def _read_drafts(self, drafted: np.ndarray, counts: np.ndarray, live: np.ndarray) -> tuple[Tensor, np.ndarray]:
@@ -292,30 +291,30 @@ class Batch:
             self.rows = [self.rows[place] for place in stay]
             self._pending, self._read = self._pending[stay], self._read[stay]
 
-    def _give(
+    def _choose(
         self, logits: Tensor, rows: list[Row], choices: Choices, drafted: Sequence[Sequence[int]]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Chooses tokens for each row that has not ended, by the `logits` (B, n, V) after its pending token and the
         `drafted` ones: as many as are drafted, and one more. Returns how many each row got, and how many of these were
         drafted, (B,) each. A row for which the model's output is not finite fails."""
         found = choices.check(logits, self.error)
-        given, accepted = np.zeros((2, len(rows)), np.int64)
+        gained, accepted = np.zeros((2, len(rows)), np.int64)
         for place, (row, draft) in enumerate(zip(rows, drafted)):
-            while not row.ended and given[place] == accepted[place]:
-                step = int(given[place])
-                token, gained, likely = self._alone(row) if found.close[place, step] else found.at(place, step)
-                if not math.isfinite(gained):
+            while not row.ended and gained[place] == accepted[place]:
+                step = int(gained[place])
+                token, log_probability, likely = self._alone(row) if found.close[place, step] else found.at(place, step)
+                if not math.isfinite(log_probability):
                     row.fail(Refusal(500, "the model failed: its logits are not finite numbers", code="model_failed"))
                     break
-                row.add(token, gained, likely)
-                given[place] += 1
+                row.add(token, log_probability, likely)
+                gained[place] += 1
                 accepted[place] += step < len(draft) and token == draft[step]
-        return given, accepted
+        return gained, accepted
 
     def _alone(self, row: Row) -> tuple[int, float, Alternatives]:
         """A row's next token by a pass that reads the row alone, so that the rows beside it have no part in the
         rounding."""
-        self.made.alone += 1
+        self.counts.alone += 1
         prompt = Reading([[row]], torch.from_numpy(row.read)[None], np.array([len(row.read)]), scores=[[]])
         while prompt.cursor is None or prompt.read < len(row.read):
             self._read_part(prompt)

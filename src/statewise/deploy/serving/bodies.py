@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from statewise.decoding.sample import LEAST_TEMPERATURE, SampleConfig
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import Manner
-from statewise.deploy.serving.served import Given
+from statewise.deploy.serving.rows import DecodingOptions
+from statewise.deploy.serving.served import TextOrTokens
 from statewise.deploy.serving.text import Stops
 from statewise.runtime.json_files import AMOUNT, ANYTHING, COUNT, FLAG, NUMBER, TEXT, Leaf, Shape, check, finite, loads
 from statewise.runtime.messages import short, suggestion
@@ -42,11 +42,11 @@ NEUTRAL: Mapping[str, Collection[Any]] = {
 
 
 class Field(NamedTuple):
-    """A field of a body."""
+    """A field of a request's body."""
 
     shape: Shape
     default: Any = None
-    """If it is missing or null."""
+    """The value of a field that is missing or null."""
 
 
 def _whole(least: int, most: int) -> Leaf:
@@ -138,7 +138,7 @@ DETOKENIZE: Mapping[str, Field] = {"model": Field(TEXT), "tokens": Field([COUNT]
 
 
 def parsed(content: bytes) -> dict[str, Any]:
-    """The JSON object of a body. Raises `Refusal` if it is none."""
+    """The JSON object of a body. Raises `Refusal` if it is malformed."""
     try:
         body = loads(_utf8(content))
         if not isinstance(body, dict):
@@ -147,7 +147,7 @@ def parsed(content: bytes) -> dict[str, Any]:
             raise ValueError("not JSON: it has neither NaN nor Infinity, and no number too large to read")
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Refusal(400, "the body holds half of a surrogate pair, which is no character") from None
+        raise Refusal(400, "the body holds half of a surrogate pair, which is not a character") from None
     except RecursionError:
         raise Refusal(400, "not JSON: brackets are nested too deeply") from None
     except ValueError as error:
@@ -168,14 +168,14 @@ def read(
 ) -> dict[str, Any]:
     """The values of all `fields`. Raises `Refusal` for wrong values, and for other fields unless they are `ignored` or
     change nothing. `within`: the field whose value `body` is, and a dot."""
-    found = {}
+    values = {}
     for name, field in fields.items():
         value = body.get(name)
         if value is None:
-            found[name] = field.default
+            values[name] = field.default
             continue
         try:
-            found[name] = check(value, field.shape, "the request", within + name)
+            values[name] = check(value, field.shape, "the request", within + name)
         except ValueError as error:
             raise Refusal(400, str(error).removeprefix("the request: "), param=within + name) from None
     for name, value in body.items():
@@ -193,7 +193,7 @@ def read(
             param=whole[:100],
             code="unknown_parameter",
         )
-    return found
+    return values
 
 
 def needed(value: Any, name: str) -> Any:
@@ -203,12 +203,12 @@ def needed(value: Any, name: str) -> Any:
     return value
 
 
-def prompts(value: Any, name: str) -> list[Given]:
+def prompts(value: Any, name: str) -> list[TextOrTokens]:
     """One or more texts or sequences of token ids, in any form of the protocol. Raises `Refusal`."""
     value = needed(value, name)
     if isinstance(value, str) or (isinstance(value, list) and value and all(map(COUNT.holds, value))):
         return [value]
-    if not isinstance(value, list) or not value or not all(_is_given(one) for one in value):
+    if not isinstance(value, list) or not value or not all(_is_text_or_tokens(one) for one in value):
         raise Refusal(
             400,
             f"{name} must be a text, a list of texts, a list of token ids, or a list of such lists, not {short(value)}",
@@ -219,7 +219,7 @@ def prompts(value: Any, name: str) -> list[Given]:
     return value
 
 
-def _is_given(value: Any) -> bool:
+def _is_text_or_tokens(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(map(COUNT.holds, value)))
 
 
@@ -237,78 +237,78 @@ def _stops(value: Any) -> Stops:
 
 @dataclass(frozen=True)
 class CompletionBody:
-    """A request for completions."""
+    """A request for completions, checked."""
 
     model: str | None
-    prompts: Sequence[Given]
-    suffix: Given | None
+    prompts: Sequence[TextOrTokens]
+    suffix: TextOrTokens | None
     max_tokens: int
-    manner: Manner
+    decoding: DecodingOptions
     n: int = 1
     stream: bool = False
     include_usage: bool = False
     ignore_eos: bool = False
 
 
-def _manner(
-    found: Mapping[str, Any], seed: int | None, *, alternatives: int | None = None, echo: bool = False
-) -> Manner:
-    temperature, top_k = found["temperature"], found["top_k"]
-    sampling = SampleConfig(temperature, top_k if top_k > 0 else None, found["top_p"]) if temperature > 0 else None
+def _decoding_options(
+    values: Mapping[str, Any], seed: int | None, *, alternatives: int | None = None, echo: bool = False
+) -> DecodingOptions:
+    temperature, top_k = values["temperature"], values["top_k"]
+    sampling = SampleConfig(temperature, top_k if top_k > 0 else None, values["top_p"]) if temperature > 0 else None
     drawn = secrets.randbits(63) if seed is None else seed
-    return Manner(sampling, drawn, _stops(found["stop"]), alternatives, echo)
+    return DecodingOptions(sampling, drawn, _stops(values["stop"]), alternatives, echo)
 
 
 def completion(body: Mapping[str, Any]) -> CompletionBody:
     """A body of /v1/completions."""
-    found = read(body, COMPLETION, IGNORED)
-    suffix = found["suffix"]
-    if suffix is not None and not _is_given(suffix):
+    values = read(body, COMPLETION, IGNORED)
+    suffix = values["suffix"]
+    if suffix is not None and not _is_text_or_tokens(suffix):
         raise Refusal(400, f"suffix must be a text or a list of token ids, not {short(suffix)}", param="suffix")
-    if found["max_tokens"] == 0 and not found["echo"]:
+    if values["max_tokens"] == 0 and not values["echo"]:
         raise Refusal(400, "max_tokens must be at least 1, or echo true", param="max_tokens")
-    if found["stream_options"] is not None and not found["stream"]:
+    if values["stream_options"] is not None and not values["stream"]:
         raise Refusal(400, "stream_options needs stream true: add that, or omit it", param="stream_options")
-    streaming = read(found["stream_options"] or {}, STREAM_OPTIONS, within="stream_options.")
+    streaming = read(values["stream_options"] or {}, STREAM_OPTIONS, within="stream_options.")
     return CompletionBody(
-        found["model"],
-        prompts("" if found["prompt"] is None and suffix else found["prompt"], "prompt"),
+        values["model"],
+        prompts("" if values["prompt"] is None and suffix else values["prompt"], "prompt"),
         suffix or None,
-        found["max_tokens"],
-        _manner(found, found["seed"], alternatives=found["logprobs"], echo=found["echo"]),
-        found["n"],
-        found["stream"],
+        values["max_tokens"],
+        _decoding_options(values, values["seed"], alternatives=values["logprobs"], echo=values["echo"]),
+        values["n"],
+        values["stream"],
         streaming["include_usage"],
-        found["ignore_eos"],
+        values["ignore_eos"],
     )
 
 
 def mistral(body: Mapping[str, Any]) -> CompletionBody:
     """A body of /v1/fim/completions, as Mistral's clients send it."""
-    found = read(body, MISTRAL, IGNORED)
-    if found["max_tokens"] == 0:
+    values = read(body, MISTRAL, IGNORED)
+    if values["max_tokens"] == 0:
         raise Refusal(400, "max_tokens must be at least 1", param="max_tokens")
-    seed = found["seed"] if found["random_seed"] is None else found["random_seed"]
+    seed = values["seed"] if values["random_seed"] is None else values["random_seed"]
     return CompletionBody(
-        found["model"],
-        [found["prompt"]],
-        found["suffix"] or None,
-        found["max_tokens"],
-        _manner(found, seed),
-        stream=found["stream"],
+        values["model"],
+        [values["prompt"]],
+        values["suffix"] or None,
+        values["max_tokens"],
+        _decoding_options(values, seed),
+        stream=values["stream"],
     )
 
 
 def llama(body: Mapping[str, Any]) -> CompletionBody:
     """A body of /infill, as clients of llama.cpp send it: what is before the gap is `input_prefix`, then `prompt`. With
     `n_predict` 0 nothing is generated, with -1 as much as fits."""
-    found = read(body, LLAMA, IGNORED | LLAMA_IGNORED)
-    most = found["n_predict"] if found["n_predict"] >= 0 else 2**31
+    values = read(body, LLAMA, IGNORED | LLAMA_IGNORED)
+    most = values["n_predict"] if values["n_predict"] >= 0 else 2**31
     return CompletionBody(
-        found["model"],
-        [found["input_prefix"] + found["prompt"]],
-        found["input_suffix"] or None,
+        values["model"],
+        [values["input_prefix"] + values["prompt"]],
+        values["input_suffix"] or None,
         most,
-        _manner(found, found["seed"]),
-        stream=found["stream"],
+        _decoding_options(values, values["seed"]),
+        stream=values["stream"],
     )

@@ -1,35 +1,45 @@
-"""The next tokens of rows that are decoded together, each chosen as its own request asks."""
+"""The next tokens of rows that are decoded together: drafts, and what each row chooses as its own request asks."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
+from statewise.decoding.drafts import ModelDrafts, PromptLookup
 from statewise.decoding.noise import gumbel
+from statewise.decoding.predictor import Drafter, Predictor, require
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
 from statewise.deploy.serving.rows import Alternatives, Row
+
+Length = int | Literal["auto"]
+Source = Literal["model", "prompt_lookup"]
+
+NGRAM = 3
+"""Last tokens that prompt lookup compares, at most."""
 
 
 class Chosen(NamedTuple):
     """What B rows choose at n places each."""
 
     tokens: np.ndarray
-    """(B, n)."""
+    """(B, n) tokens."""
     close: np.ndarray
     """(B, n) bool: rounding may have decided (`StepByStep.close`)."""
     log_probabilities: np.ndarray
     """(B, n) under the model; not finite if the model's output is not."""
     alternatives: list[list[Alternatives]]
-    """By row and place; empty for rows that want none."""
+    """Likely tokens by row and place; empty for rows that want none."""
 
     def at(self, row: int, place: int) -> tuple[int, float, Alternatives]:
-        """One of them: what `Row.add` takes."""
+        """The choice of a row at a place, as the arguments of `Row.add`."""
         gained = float(self.log_probabilities[row, place])
         return int(self.tokens[row, place]), gained, self.alternatives[row][place]
 
@@ -44,17 +54,17 @@ class Choices:
         self.first = np.array([row.position for row in rows], np.int64)
         alike: defaultdict[SampleConfig | None, list[int]] = defaultdict(list)
         for place, row in enumerate(rows):
-            alike[None if row.ended else row.manner.sampling].append(place)
+            alike[None if row.ended else row.decoding.sampling].append(place)
         self.alike: list[tuple[StepByStep, list[int]]] = [
             (Greedy(GreedyConfig()) if config is None else Sample(config), places) for config, places in alike.items()
         ]
-        """How rows choose, and which of them do."""
+        """The ways to choose, each with the rows that choose so."""
         self._noise: dict[StepByStep, np.ndarray] = {}
         self._banned = [(place, row.request.banned) for place, row in enumerate(rows) if row.request.banned is not None]
 
     def check(self, logits: Tensor, error: float = 0.0) -> Chosen:
-        """From the model's logits (B, n, V), or (B, n, V + 1) with a closing symbol, of the first n places; they are
-        changed. `error`: by which rounding may change each of them."""
+        """Chooses by the model's logits (B, n, V), or (B, n, V + 1) with a closing symbol, of the first n places, which
+        are changed in place. `error`: how much rounding may change a logit."""
         self._hide_closing(logits)
         totals = logits.logsumexp(-1)  # with the tokens that must not be chosen: log-probabilities are the model's
         self._ban(logits)
@@ -69,7 +79,7 @@ class Choices:
             if error:
                 close[places] = plain.close(some, noise, chosen, error).view(-1, n).cpu()
         gained = logits.gather(2, tokens[..., None].to(logits.device))[..., 0] - totals
-        wanted = any(row.manner.alternatives for row in self.rows)
+        wanted = any(row.decoding.alternatives for row in self.rows)
         shown = logits - totals[..., None] if wanted else logits
         likely = alternatives(shown.flatten(0, 1), [row for row in self.rows for _ in range(n)])
         return Chosen(
@@ -93,7 +103,7 @@ class Choices:
         return tokens
 
     def _noise_of(self, plain: StepByStep, places: list[int], count: int, width: int) -> np.ndarray | None:
-        """(b, count, width) noise of the first places of some rows; None: they choose without."""
+        """(b, count, width) noise of the first places of some rows; None if they choose without noise."""
         if not plain.draws:
             return None
         known = self._noise.get(plain)
@@ -102,12 +112,12 @@ class Choices:
             after = self.first[places][:, None] + np.arange(every)
             rows = [self.rows[place] for place in places for _ in range(every)]
             numbers = np.array([row.number for row in rows])
-            found = gumbel([row.manner.seed for row in rows], numbers, after.reshape(-1), width)
+            found = gumbel([row.decoding.seed for row in rows], numbers, after.reshape(-1), width)
             self._noise[plain] = known = found.reshape(len(places), every, width)
         return known[:, :count, :width]
 
     def _hide_closing(self, logits: Tensor) -> None:
-        """From rows whose requests have no closing symbol: to them it does not exist."""
+        """Hides the closing symbol from rows whose requests have none."""
         if logits.shape[-1] > self.vocabulary:
             places = [place for place, row in enumerate(self.rows) if row.request.closing is None]
             logits[places, :, self.vocabulary] = -torch.inf
@@ -121,7 +131,7 @@ class Choices:
 def alternatives(log_probabilities: Tensor, rows: Sequence[Row]) -> list[Alternatives]:
     """The likeliest tokens of each row by its `log_probabilities` (B, V), as many as it wants, but none that it cannot
     choose (-inf)."""
-    wanted = [row.manner.alternatives or 0 for row in rows]
+    wanted = [row.decoding.alternatives or 0 for row in rows]
     if not any(wanted):
         return [[] for _ in rows]
     best, places = log_probabilities.topk(min(max(wanted), log_probabilities.shape[1]))
@@ -129,3 +139,58 @@ def alternatives(log_probabilities: Tensor, rows: Sequence[Row]) -> list[Alterna
         [(token, value) for token, value in zip(row_tokens[:count], row_best[:count]) if value > -math.inf]
         for row_tokens, row_best, count in zip(places.tolist(), best.tolist(), wanted)
     ]
+
+
+class Drafting:
+    """Drafts tokens for the rows of one model, which a pass then checks (`decoding.speculative`)."""
+
+    def __init__(self, predictor: Predictor, length: Length, source: Source, part: int) -> None:
+        """`length`: tokens drafted at a time, at most; `auto`: as many as are measured to be fastest for the number of
+        rows, perhaps none. Then a pass reads at most `part` tokens, so that no row waits long. Raises `LacksPower` if
+        the model itself shall draft and cannot, and `ValueError` if a draft cannot fit its context."""
+        self.model = ModelDrafts(require(predictor, Drafter)) if source == "model" else None
+        self.length, self.longest, self.part = length, predictor.context - 1, part
+        if length != "auto" and length > self.longest:
+            raise ValueError(
+                f"a draft of {length} tokens does not fit the context of {predictor.context}: set --draft to at most "
+                f"{self.longest}"
+            )
+        self._measured: dict[int, MeasuredLength] = {}
+        self._lookups: WeakKeyDictionary[Row, PromptLookup] = WeakKeyDictionary()
+
+    def length_of(self, rows: int) -> DraftLength:
+        """How many tokens to draft where so many rows run."""
+        if self.length != "auto":
+            return FixedLength(self.length)
+        longest = max(0, min(self.longest, self.part // rows - 1))
+        return self._measured.setdefault(rows, MeasuredLength(longest))
+
+    def draft(
+        self, cursor: Any, rows: Sequence[Row], pending: np.ndarray, most: np.ndarray, choices: Choices
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(B, m) tokens that may follow the token `pending[b]` of each row, which follows what the cursor has read,
+        and (B,) how many of them are drafted, at most `most[b]`."""
+        if self.model is None:
+            found = [self._lookup(row).continuation(0, int(count)) for row, count in zip(rows, most)]
+            counts = np.array([len(tokens) for tokens in found], np.int64)
+            drafted = np.zeros((len(rows), int(counts.max(initial=0))), np.int64)
+            for own, tokens in zip(drafted, found):
+                own[: len(tokens)] = tokens
+            return drafted, counts
+        made = self.model.draft(cursor, list(range(len(rows))), torch.from_numpy(pending), most.tolist(), choices.draft)
+        return made.tokens[:, 1:].cpu().numpy(), np.array(made.counts)
+
+    def _lookup(self, row: Row) -> PromptLookup:
+        """A lookup with all tokens that a row has read or will read next."""
+        lookup = self._lookups.setdefault(row, PromptLookup(1, NGRAM))
+        known = len(lookup.read[0])
+        if not known:
+            lookup.follow(0, row.read.tolist())
+            known = len(row.read)
+        lookup.follow(0, row.tokens[known - len(row.read) :])
+        return lookup
+
+
+def may_draft(predictor: Predictor, source: Source) -> bool:
+    """Whether a model can draft from this source."""
+    return source == "prompt_lookup" or isinstance(predictor, Drafter)

@@ -1,4 +1,8 @@
-"""The thread that owns the models: it decodes all requests together, and does other work for them between steps."""
+"""The thread that owns the models: it decodes all requests together, and does other work for them between steps.
+
+When the queue is full, clients of different addresses share it (max-min fairness; Bertsekas & Gallager 1992, section
+6.5.2).
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,28 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from statewise.deploy.serving.batch import Batch, Made
-from statewise.deploy.serving.drafting import Drafting, may_draft
+from statewise.deploy.serving.batch import BatchCounts, ContinuousBatch
+from statewise.deploy.serving.choosing import Drafting, may_draft
 from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.rows import Row, Ticket
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.settings import Settings
-from statewise.deploy.serving.sharing import Waiting, displaced
+from statewise.deploy.serving.settings import ServerSettings
 
 LOG = logging.getLogger("statewise.deploy.serving")
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class QueuedCall:
     """A function to call in the models' thread."""
 
     function: Callable[[], Any]
@@ -38,20 +41,20 @@ class Work:
 
 
 class Lane:
-    """A model with its rows and other work."""
+    """A model with its rows and the other calls that it has to serve."""
 
-    def __init__(self, served: Served, settings: Settings) -> None:
+    def __init__(self, served: Served, settings: ServerSettings) -> None:
         self.served = served
         predictor, part = served.predictor, settings.prompt_tokens
         drafts = settings.draft != 0 and may_draft(predictor, settings.drafter)
-        self.batch = Batch(
+        self.batch = ContinuousBatch(
             predictor,
             most=settings.max_rows,
             part=part,
             error=served.rounding,
             drafting=Drafting(predictor, settings.draft, settings.drafter, part) if drafts else None,
         )
-        self.work: deque[Work] = deque()
+        self.work: deque[QueuedCall] = deque()
 
     @property
     def busy(self) -> bool:
@@ -70,7 +73,7 @@ def without_gradients() -> Iterator[None]:
 class Engine:
     """Runs the models in one thread. Methods may be called from any thread, except those that begin with `_`."""
 
-    def __init__(self, models: Sequence[Served], settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, models: Sequence[Served], settings: ServerSettings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
         self.lanes = {served.name: Lane(served, settings) for served in models}
         self.draining = False
@@ -128,11 +131,11 @@ class Engine:
         """Queues a function to be called in the models' thread, between two steps: all use of a model's weights
         belongs there. It should take no longer than a pass. `begun`: it goes on with a request of `client` that was
         accepted. A future that is cancelled leaves the queue. Raises `Refusal` as `submit` does."""
-        made = Work(function, Future(), client, begun)
+        made = QueuedCall(function, Future(), client, begun)
         queue = self.lanes[model].work
         with self._changed:
             self._accept(begun=begun)
-            leaving: list[Work] | None = []
+            leaving: list[QueuedCall] | None = []
             if not begun:
                 waiting = (Waiting(one, one.client, 1, one.begun) for one in queue if not one.future.cancelled())
                 leaving = displaced(waiting, client, 1, self.settings.max_waiting)
@@ -217,8 +220,8 @@ class Engine:
             try:
                 begun = batch.read_prompts()
                 metrics.prompt_tokens.labels(name).inc(sum(len(row.read) for row in begun))
-                self._gave([row for row in begun if row.tokens], name)
-                self._note(begun)
+                self._count_tokens([row for row in begun if row.tokens], name)
+                self._collect_to_wake(begun)
             except Exception as error:
                 batch.drop_reading()
                 self._failed(lane, reading.all if reading else [], error)
@@ -227,17 +230,17 @@ class Engine:
                 stepped = batch.step()
                 if stepped:
                     metrics.batch_rows.observe(len(stepped))
-                self._gave(stepped, name)
+                self._count_tokens(stepped, name)
             except Exception as error:
                 batch.drop_running()
                 self._failed(lane, running, error)
-        made, batch.made = batch.made, Made()
+        made, batch.counts = batch.counts, BatchCounts()
         metrics.alone.labels(name).inc(made.alone)
         metrics.drafted.labels(name).inc(made.drafted)
         metrics.accepted.labels(name).inc(made.accepted)
 
-    def _admit(self, batch: Batch) -> None:
-        """See `Batch.admit`; other threads may queue and cancel rows meanwhile."""
+    def _admit(self, batch: ContinuousBatch) -> None:
+        """See `ContinuousBatch.admit`; other threads may queue and cancel rows meanwhile."""
         if batch.reading is None and batch.waiting:
             with self._changed:
                 admitted = batch.admit()
@@ -245,8 +248,8 @@ class Engine:
             for row in admitted:
                 self.metrics.queue_seconds.observe(now - row.submitted)
 
-    def _gave(self, rows: Sequence[Row], name: str) -> None:
-        """Notes that rows got tokens."""
+    def _count_tokens(self, rows: Sequence[Row], name: str) -> None:
+        """Counts the new tokens of rows, and their times."""
         now, metrics, made = time.monotonic(), self.metrics, 0
         for row in rows:
             new = len(row.tokens) - row.counted
@@ -256,18 +259,18 @@ class Engine:
                 for _ in range(new):
                     metrics.between_seconds.observe((now - row.last_token_at) / new)
             row.counted, row.last_token_at, made = len(row.tokens), now, made + new
-        self._note(rows)
+        self._collect_to_wake(rows)
         metrics.tokens.labels(name).inc(made)
 
-    def _note(self, rows: Sequence[Row]) -> None:
-        """The requests of these rows are told of their change, if they want to know now."""
+    def _collect_to_wake(self, rows: Sequence[Row]) -> None:
+        """Collects the requests of these rows that are to be woken now."""
         now, least = time.monotonic(), self.settings.chunk_seconds
         for row in rows:
             ticket = row.ticket
             if ticket is None or ticket in self._to_wake:
                 continue
-            if (ticket.stream and now - ticket.told_at >= least) or (row.ended and ticket.done):
-                ticket.told_at = now
+            if (ticket.stream and now - ticket.woken_at >= least) or (row.ended and ticket.done):
+                ticket.woken_at = now
                 self._to_wake.add(ticket)
 
     def _waiting(self, lane: Lane) -> int:
@@ -275,7 +278,7 @@ class Engine:
         with self._changed:
             return sum(not row.ended for row in lane.batch.waiting)
 
-    def _call(self, work: Work) -> None:
+    def _call(self, work: QueuedCall) -> None:
         future = work.future
         try:
             future.set_result(work.function())
@@ -299,14 +302,14 @@ def _fail(rows: Sequence[Row], refusal: Refusal) -> None:
     _wake({row.ticket for row in rows if row.ticket is not None and row.ticket.error is refusal})
 
 
-def _fail_work(work: deque[Work], refusal: Refusal) -> None:
+def _fail_work(work: deque[QueuedCall], refusal: Refusal) -> None:
     while work:
         one = _next(work)
         if one is not None:
             one.future.set_exception(refusal)
 
 
-def _next(work: deque[Work]) -> Work | None:
+def _next(work: deque[QueuedCall]) -> QueuedCall | None:
     """Takes the first whose client still waits for it, and marks it as running."""
     while work:
         one = work.popleft()
@@ -351,3 +354,45 @@ def _full() -> Refusal:
 def _set_all(tickets: Sequence[Ticket]) -> None:
     for ticket in tickets:
         ticket.event.set()
+
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+class Waiting(NamedTuple, Generic[Item]):
+    """A request that waits."""
+
+    item: Item
+    client: str
+    """The client's address."""
+    places: int
+    begun: bool
+    """Whether a part of the request was begun: then it keeps its places."""
+
+
+def displaced(waiting: Iterable[Waiting[Item]], client: str, places: int, most: int) -> list[Item] | None:
+    """The requests that must leave a queue of `most` places so that a request of `client` for `places` can wait, in the
+    order in which they leave; None if there is no room.
+
+    `waiting` is in the order of arrival. The newest request of the address with the most places leaves first, as long
+    as that address has more places than `client` would have. So each of k addresses can have `most // k` places,
+    whatever the others do, except for places of requests that were begun.
+    """
+    queue, shares = list(waiting), Counter[str]()
+    for one in queue:
+        shares[one.client] += one.places
+    room, own = most - shares.total(), shares[client] + places
+    newest: dict[str, list[Waiting[Item]]] = {}
+    for one in queue:
+        if not one.begun:
+            newest.setdefault(one.client, []).append(one)
+    found = []
+    while room < places:
+        able = [other for other, left in newest.items() if left and shares[other] > own]
+        if not able:
+            return None
+        last = newest[max(able, key=shares.__getitem__)].pop()
+        shares[last.client] -= last.places
+        room += last.places
+        found.append(last.item)
+    return found

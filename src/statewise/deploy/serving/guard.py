@@ -1,4 +1,4 @@
-"""What every request passes before it reaches a route: host, origin, key."""
+"""Checks of every request before it reaches a route: host, origin, key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.settings import Settings
+from statewise.deploy.serving.settings import ServerSettings
 
 OPEN = ("/health", "/ready")
 """Paths that need no key, for probes of a load balancer."""
@@ -19,7 +19,7 @@ ONCE = ("authorization", "content-encoding", "content-type", "host", "origin")
 """Headers that decide how a request is read, and by whom: each may occur once."""
 
 MOST_HEADERS = 32 * 1024
-"""Bytes of the names and values of all header lines."""
+"""Maximum bytes of the names and values of all header lines."""
 
 
 class Guard:
@@ -31,7 +31,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: Any, settings: Settings, metrics: Metrics, routes: Collection[str], open_paths: Collection[str]
+        self, app: Any, settings: ServerSettings, metrics: Metrics, routes: Collection[str], open_paths: Collection[str]
     ) -> None:
         """`routes`: the paths that metrics name; `open_paths`: paths, and with `/` at the end all below, that need no
         key; `/` is the root alone."""
@@ -73,7 +73,7 @@ class Guard:
         if not self._allowed(host):
             raise Refusal(
                 403,
-                f"the name {host[:100]!r} is not allowed: start the server with --allowed-host",
+                f"the host name {host[:100]!r} is not allowed: start the server with --allowed-host",
                 code="host_not_allowed",
             )
         origin = headers.get("origin")
@@ -127,7 +127,7 @@ async def answer(refusal: Refusal, send: Any) -> None:
 
 
 def _netloc(origin: str) -> str | None:
-    """Host and port of an origin; None: it is none."""
+    """Host and port of an origin; None if it is malformed."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -135,7 +135,7 @@ def _netloc(origin: str) -> str | None:
 
 
 def _headers(lines: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by name. Raises `Refusal` if one of `ONCE` occurs twice: proxies may have checked the other."""
+    """Headers by name. Raises `Refusal` if one of `ONCE` occurs twice: proxies may have checked the other line."""
     found: dict[str, str] = {}
     for line, value in lines:
         name = line.decode("latin-1").lower()

@@ -1,4 +1,4 @@
-"""What is counted and timed, for Prometheus. Names end as those of other servers do, so that dashboards fit."""
+"""Metrics for Prometheus. Names end as those of other servers do, so that dashboards fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LONG = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 300)
 
 
 class Metrics:
-    """One set per server."""
+    """The metrics of one server."""
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,5 +44,5 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """All of them, in the format that Prometheus reads."""
+        """All metrics in the format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Errors that a client gets, in the shape of the OpenAI protocol."""
+"""Errors that clients get, in the format of the OpenAI protocol."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class Refusal(Exception):
 
     @property
     def body(self) -> bytes:
-        """The same as JSON."""
+        """The body of the answer as JSON."""
         return json.dumps(self.content).encode()

@@ -24,13 +24,13 @@ Alternatives = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Manner:
+class DecodingOptions:
     """How the rows of a request are generated."""
 
     sampling: SampleConfig | None
     """None: the most likely token at every step."""
     seed: int
-    """Of the draws; each depends on it, on the row's number and on the position."""
+    """Seed of the draws; each draw also depends on the row's number and the position."""
     stops: Stops
     alternatives: int | None
     """How many likely tokens to report at each place; None: no log-probabilities are wanted."""
@@ -43,12 +43,12 @@ class Manner:
         return self.echo and self.alternatives is not None
 
 
-class Shown(NamedTuple):
+class ShownToken(NamedTuple):
     """A token of a row's text."""
 
     token: int
     log_probability: float | None
-    """None: of the first token of a sequence, which nothing precedes."""
+    """Log-probability given the tokens before; None for the first token of a sequence."""
     alternatives: Alternatives
 
 
@@ -56,15 +56,15 @@ class Row:
     """One sequence: a prompt and its completion so far."""
 
     def __init__(
-        self, request: Request, prompt: np.ndarray, limit: int, manner: Manner, transcript: Transcript
+        self, request: Request, prompt: np.ndarray, limit: int, decoding: DecodingOptions, transcript: Transcript
     ) -> None:
         """`request` has one prompt, what the model reads; `prompt` is the part of it that the user wrote. At most
         `limit` tokens are generated."""
-        self.request, self.prompt, self.limit, self.manner = request, prompt, limit, manner
+        self.request, self.prompt, self.limit, self.decoding = request, prompt, limit, decoding
         self.transcript = transcript
         self.tokens: list[int] = []
         """Generated tokens, with the one that ended the row."""
-        self.shown: list[Shown] = []
+        self.shown: list[ShownToken] = []
         """Tokens of the text, in order, with log-probabilities if they are wanted."""
         self.text = ""
         """The text so far."""
@@ -78,9 +78,9 @@ class Row:
         self.submitted = time.monotonic()
         self.last_token_at = 0.0
         self.counted = 0
-        """The number of `tokens` that the metrics know."""
+        """The number of `tokens` that the metrics have counted."""
         self._begin = 0
-        if manner.echo:
+        if decoding.echo:
             for token in prompt.tolist():
                 transcript.add(token)
             self._begin = len(transcript.text)
@@ -112,16 +112,16 @@ class Row:
         if self.ticket is not None:
             self.ticket.fail(refusal)
 
-    def score_prompt(self, scores: Sequence[Shown]) -> None:
+    def score_prompt(self, scores: Sequence[ShownToken]) -> None:
         """Takes the scores of all tokens read, in order."""
         self.shown += scores[len(scores) - len(self.prompt) :] if len(self.prompt) else ()
 
     def finish_without_tokens(self) -> None:
-        """Ends a row of which only the prompt was wanted."""
+        """Ends a row whose request wants only the prompt."""
         self._close("length")
 
     def add(self, token: int, log_probability: float, alternatives: Alternatives) -> None:
-        """Appends a generated token, and ends the row if it is the last."""
+        """Appends a generated token, and ends the row if this is the last one."""
         self.tokens.append(token)
         request = self.request
         if token == request.stop:
@@ -129,15 +129,15 @@ class Row:
             return
         before = len(self.text)
         self.transcript.add(token)
-        if self.manner.alternatives is not None:
-            self.shown.append(Shown(token, log_probability, alternatives))
+        if self.decoding.alternatives is not None:
+            self.shown.append(ShownToken(token, log_probability, alternatives))
         self._look(before)
         if self.finish is None and len(self.tokens) == self.limit:
             self._close("length")
 
     def _look(self, before: int) -> None:
         """Looks for stop strings in the text, of which `before` characters were searched."""
-        text, stops = self.transcript.text, self.manner.stops
+        text, stops = self.transcript.text, self.decoding.stops
         self.text = text
         place = stops.find(text, self._begin, before)
         if place is None:
@@ -167,8 +167,8 @@ class Ticket:
         self.error: Refusal | None = None
         self.event = asyncio.Event()
         self.loop = asyncio.get_running_loop()
-        self.told_at = 0.0
-        """When the waiting task was last woken."""
+        self.woken_at = 0.0
+        """Time when the waiting task was last woken."""
         for row in self.rows:
             row.ticket = self
 
@@ -189,5 +189,5 @@ class Ticket:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the answer is complete or has failed."""
         return self.error is not None or all(row.ended for row in self.rows)

@@ -15,16 +15,16 @@ from statewise import __version__
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import GoalScorer
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import Manner, Row
+from statewise.deploy.serving.rows import DecodingOptions, Row
 from statewise.deploy.serving.text import Spelled, Transcript, Written
 from statewise.model.model import Model
 from statewise.tasks.base import RunningText
 
-Given = str | list[int]
+TextOrTokens = str | list[int]
 """A prompt as text, or as token ids."""
 
 ROUNDING = 1e-4
-"""By which logits in float32 may differ with the rows that are read beside: many times what `benchmarks/neighbours.py`
+"""Maximum difference of logits in float32 due to the other rows of a pass: many times what `benchmarks/neighbours.py`
 finds."""
 
 UNCONDITIONED = (
@@ -44,16 +44,16 @@ class Served:
         weights = model.fingerprint()[:12]
         self._device, self._precision = model.device, model.precision
         self.fingerprint = f"{weights}-{__version__}-{self._precision}"
-        """Says whether two answers come from the same weights, version and precision."""
+        """Equal for answers of the same weights, version and precision."""
         self.casts = self._precision == "bf16"
-        """Whether weights are cast for products."""
+        """Whether matrix products are computed in bfloat16."""
         self.rounding = 0.0 if self.casts else ROUNDING
-        """`Batch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
+        """`ContinuousBatch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
         self._spellings: list[bytes] | None = None
         if isinstance(self.task, RunningText):
             try:
                 self._spellings = self.task.bpe.spellings()
-            except ValueError:  # its tokens are no bytes: the task alone knows how to write them
+            except ValueError:  # its tokens are not bytes: only the task can write them
                 self._spellings = None
 
     def computing(self) -> AbstractContextManager[Any]:
@@ -62,20 +62,20 @@ class Served:
 
     # Texts
 
-    def encode(self, given: Given, param: str, *, later: bool = False) -> np.ndarray:
+    def encode(self, value: TextOrTokens, param: str, *, later: bool = False) -> np.ndarray:
         """(m,) tokens; `later`: of a text that does not begin a sequence. Raises `Refusal`, naming the field `param`,
-        for what the task does not understand."""
-        if isinstance(given, str):
+        if the task does not understand it."""
+        if isinstance(value, str):
             try:
                 encode = self.task.encode_later if later else self.task.encode
-                return np.asarray(encode(given), np.int64)
+                return np.asarray(encode(value), np.int64)
             except ValueError as error:
                 raise Refusal(400, f"{param}: {error}", param=param) from None
         V = len(self.task.vocab)
-        wrong = next((token for token in given if not 0 <= token < V), None)
+        wrong = next((token for token in value if not 0 <= token < V), None)
         if wrong is not None:
             raise Refusal(400, f"{param}: no token has the id {wrong}: ids are 0 to {V - 1}", param=param)
-        return np.array(given, np.int64)
+        return np.array(value, np.int64)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens."""
@@ -88,7 +88,7 @@ class Served:
         return Spelled(self._spellings)
 
     def token_text(self, token: int) -> str:
-        """A token in lists of log-probabilities: its text, or its bytes if they are no whole characters."""
+        """A token in lists of log-probabilities: its text, or its bytes if they are not whole characters."""
         if self._spellings is None:
             return self.task.vocab.symbols[token] if token < len(self.task.vocab) else f"token_id:{token}"
         spelling = self._spellings[token] if token < len(self._spellings) else b""
@@ -108,20 +108,21 @@ class Served:
         self,
         prompt: np.ndarray,
         suffix: np.ndarray | None,
-        manner: Manner,
+        decoding: DecodingOptions,
         *,
         limit: int,
         numbers: Sequence[int],
         exact: bool,
-        given: Given | None = None,
+        original: TextOrTokens | None = None,
     ) -> list[Row]:
         """A row for each of `numbers`, which continue `prompt` (t,) by at most `limit` tokens, so that `suffix` follows
-        if there is one. `exact`: they do not end before. `given`: the prompt as in the request. Raises `Refusal` if the
-        model cannot do that."""
-        request, most = self._request(prompt, suffix, limit, exact, scored=manner.scores_prompts)
-        before, written = (prompt[:0], None) if manner.echo else (prompt, given if isinstance(given, str) else None)
+        if there is one. `exact`: they do not end before. `original`: the prompt as in the request. Raises `Refusal` if
+        the model cannot do that."""
+        request, most = self._request(prompt, suffix, limit, exact, scored=decoding.scores_prompts)
+        written = original if isinstance(original, str) and not decoding.echo else None
+        before = prompt[:0] if decoding.echo else prompt
         return [
-            Row(replace(request, rows=[number]), prompt, most, manner, self.transcript(before, written))
+            Row(replace(request, rows=[number]), prompt, most, decoding, self.transcript(before, written))
             for number in numbers
         ]
 

@@ -1,4 +1,4 @@
-"""The server: a socket, uvicorn, and the engine's thread, from start to an orderly end."""
+"""The server: a socket, uvicorn with time limits for clients, and the engine's thread, from start to an orderly end."""
 
 from __future__ import annotations
 
@@ -7,38 +7,135 @@ import ipaddress
 import os
 import socket
 import sys
+from asyncio import TimerHandle, Transport
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
+import h11
 import uvicorn
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from statewise.deploy.serving.app import create_app
-from statewise.deploy.serving.connection import Connection
 from statewise.deploy.serving.engine import Engine
 from statewise.deploy.serving.guard import MOST_HEADERS
 from statewise.deploy.serving.metrics import Metrics
+from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.settings import Settings
+from statewise.deploy.serving.settings import ServerSettings
 from statewise.runtime.messages import say
 from statewise.training import machine
 
+Limited = Literal["headers", "rest of a body", "reading"]
+
 CONNECTIONS = 2000
-"""Beyond that, connections get a plain 503."""
-TELLING = 1.0
-"""Seconds after a second signal in which requests are told that they failed."""
+"""Maximum number of connections; further ones get a plain 503."""
+GRACE = 1.0
+"""Seconds after a second signal in which clients learn that their requests failed."""
 KEEP_ALIVE = 30
 """Seconds that an idle connection is kept."""
 
 
+class Connection(H11Protocol):  # type: ignore[misc]  # the extra may be missing
+    """A connection with HTTP/1.1 by h11, with time limits for what the client does, and errors in the shape of the
+    OpenAI protocol. uvicorn limits only how long a connection may be idle between requests."""
+
+    def __init__(self, *, header_seconds: float, reading_seconds: float, **of_uvicorn: Any) -> None:
+        """`header_seconds`: time in which headers must arrive, and after an answer the rest of a body that was not
+        read. `reading_seconds`: time in which a client that has stopped reading must continue."""
+        super().__init__(**of_uvicorn)
+        self.header_seconds, self.reading_seconds = header_seconds, reading_seconds
+        self._limits: dict[Limited, TimerHandle] = {}
+
+    @override
+    def connection_made(self, transport: Transport) -> None:
+        super().connection_made(transport)
+        self._limit("headers", self.header_seconds, self._headers_late)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        for what in list(self._limits):
+            self._unlimit(what)
+        super().connection_lost(exc)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.SEND_BODY:
+            self._unlimit("rest of a body")
+        if self.conn.their_state is not h11.IDLE:
+            self._unlimit("headers")
+        elif "headers" not in self._limits and self.conn.trailing_data[0]:
+            self._limit("headers", self.header_seconds, self._headers_late)
+
+    def on_response_complete(self) -> None:
+        """Called when an answer is whole. If the request is not, each of its bytes would put off uvicorn's limit."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            self._limit("rest of a body", self.header_seconds, self.transport.close)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`: the client does not read."""
+        super().pause_writing()
+        self._limit("reading", self.reading_seconds, self.transport.abort)
+
+    @override
+    def resume_writing(self) -> None:
+        self._unlimit("reading")
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Called when a connection has been idle. To close it waits for what its client has not read by now."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is not HTTP."""
+        self._refuse(Refusal(400, msg))
+
+    def _should_upgrade(self) -> bool:
+        """Never: the header Upgrade may be ignored (RFC 9110, section 7.8). uvicorn would log how to install
+        WebSockets, which no route has."""
+        return False
+
+    def _limit(self, what: Limited, seconds: float, end: Callable[[], None]) -> None:
+        self._unlimit(what)
+        self._limits[what] = self.loop.call_later(seconds, end)
+
+    def _unlimit(self, what: Limited) -> None:
+        timer = self._limits.pop(what, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _headers_late(self) -> None:
+        self._refuse(Refusal(408, "the headers did not arrive in time", code="header_timeout"))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answers and closes, if no answer has begun."""
+        self._unlimit("headers")
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            if self.cycle is not None:
+                self.cycle.disconnected = True  # what its application still writes goes nowhere
+            body = refusal.body
+            self.transport.write(
+                f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\ncontent-type: application/json\r\n"
+                f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+        self.transport.close()
+
+
 class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
-    """uvicorn, which tells the engine when to stop. Once told, running requests have `drain_seconds` to finish."""
+    """uvicorn with the engine: after a signal to stop, running requests have `drain_seconds` to finish."""
 
     def __init__(self, engine: Engine, app: Any) -> None:
         settings = engine.settings
-        limits = {"header_seconds": settings.body_seconds, "reading_seconds": settings.request_seconds}
-        connection = type("Connection", (Connection,), limits)
+        connection = partial(Connection, header_seconds=settings.body_seconds, reading_seconds=settings.request_seconds)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -47,7 +144,7 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
-                log_config=None,  # its records go where ours go
+                log_config=None,  # its records go to our handlers
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
@@ -76,8 +173,8 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
         ending.cancel()
 
     async def _end_requests(self) -> None:
-        """Fails running requests after `drain_seconds`, or once hurried. Then what is still connected is told so before
-        it is cut off."""
+        """Fails running requests after `drain_seconds`, or once hurried. Clients that are still connected learn so
+        before they are cut off."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.engine.settings.drain_seconds
         while not self.hurried and loop.time() < end:
@@ -85,23 +182,23 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
         self.engine.abandon()
         while not self.hurried:
             await asyncio.sleep(0.05)
-        await asyncio.sleep(TELLING)
+        await asyncio.sleep(GRACE)
         self.force_exit = True
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 is a free one. Raises `OSError` if the address cannot be had."""
+    """A bound socket; port 0 is a free one. Raises `OSError` if the address cannot be used."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     made = socket.socket(family, kind, protocol)
     if os.name == "posix":  # elsewhere it lets two servers listen at one address
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    with _telling(made, host, port):
+    with _explaining(made, host, port):
         made.bind(address)
     return made
 
 
 @contextmanager
-def _telling(bound: socket.socket, host: str, port: int) -> Iterator[None]:
+def _explaining(bound: socket.socket, host: str, port: int) -> Iterator[None]:
     """Within, errors of the socket say what to do."""
     try:
         yield
@@ -120,7 +217,7 @@ def is_loopback(host: str) -> bool:
 
 def run(
     models: Sequence[Served],
-    settings: Settings,
+    settings: ServerSettings,
     bound: socket.socket,
     announce: Callable[[str], None] = lambda line: say(line, flush=True),
     **options: Any,
@@ -131,8 +228,8 @@ def run(
     engine = Engine(models, settings, Metrics())
     server = Server(engine, create_app(engine, **options))
     host, port = bound.getsockname()[:2]
-    with _telling(bound, host, port):
-        bound.listen(server.config.backlog)  # before anyone is told where
+    with _explaining(bound, host, port):
+        bound.listen(server.config.backlog)  # before the address is announced
     engine.start()
     names = ", ".join(engine.lanes)
     announce(f"serving {names} at http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl-C to stop")

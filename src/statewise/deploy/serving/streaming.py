@@ -15,7 +15,7 @@ from statewise.deploy.serving.engine import Engine
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.rows import Ticket
 
-Made = TypeVar("Made")
+Returned = TypeVar("Returned")
 
 
 @asynccontextmanager
@@ -40,11 +40,13 @@ async def following(engine: Engine, ticket: Ticket, receive: Any) -> AsyncIterat
             engine.cancel(ticket)
 
 
-async def called(engine: Engine, model: str, work: Iterable[Callable[[], Made]], request: Request) -> list[Made] | None:
+async def called(
+    engine: Engine, model: str, work: Iterable[Callable[[], Returned]], request: Request
+) -> list[Returned] | None:
     """What functions return, called one by one in the models' thread between the steps of other requests; None: the
     client has left, and what it still waited for is not called. Raises `Refusal` if that takes too long, or as
     `Engine.call` does."""
-    found: list[Made] = []
+    found: list[Returned] = []
     client = request.client.host if request.client else ""
 
     async def call_all() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing_extensions import override
 
 INCOMPLETE = "\ufffd"
-"""What tokenizers write for a part of a character."""
+"""The character that tokenizers write for a part of a character."""
 
 
 class Transcript(ABC):
@@ -20,7 +20,7 @@ class Transcript(ABC):
         self.text = ""
         """The text, without an incomplete character at its end."""
         self.offsets: list[int] = []
-        """Where each token begins in it."""
+        """Index in the text at which each token begins."""
 
     @abstractmethod
     def add(self, token: int) -> None:
@@ -35,7 +35,7 @@ class Transcript(ABC):
 
 
 class Spelled(Transcript):
-    """Of tokens that stand for bytes of UTF-8."""
+    """The text of tokens that stand for bytes of UTF-8."""
 
     def __init__(self, spellings: Sequence[bytes]) -> None:
         """`spellings`: the bytes of each token."""
@@ -54,7 +54,7 @@ class Spelled(Transcript):
 
 
 class Written(Transcript):
-    """Of symbols that a task writes as text in its own way. What was written is never changed."""
+    """The text of symbols that a task writes in its own way. Text that was written is never changed."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class Written(Transcript):
         `written`, if someone wrote them."""
         super().__init__()
         self._continuation, self._before, self._tokens = continuation, list(before), list[int]()
-        self._given = self._before if written is None else written
+        self._prefix = self._before if written is None else written
         self._whole = ""  # with an incomplete character
 
     @override
     def add(self, token: int) -> None:
         self.offsets.append(len(self.text))
-        whole = self._continuation(self._given, [*self._tokens, token])
+        whole = self._continuation(self._prefix, [*self._tokens, token])
         if not whole.startswith(self.text):  # the task now writes earlier symbols differently
             whole = self._whole + self._continuation([*self._before, *self._tokens], [token])
         self._tokens.append(token)
@@ -105,7 +105,7 @@ class Stops:
         return min(places, default=None)
 
     def settled(self, text: str, start: int) -> int:
-        """The number of leading characters that are no part of a stop string that may be completed later, at least
+        """The number of leading characters that cannot belong to a stop string that is completed later, at least
         `start`."""
         for size in range(min(self._longest - 1, len(text) - start), 0, -1):
             if any(stop.startswith(text[-size:]) for stop in self.stops):

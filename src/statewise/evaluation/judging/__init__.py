@@ -1,1 +1,1 @@
-"""Judging: a language model on a server decides which of two stories is better."""
+"""A language model on a server judges which of two stories is better. Imports no other part of `evaluation`."""

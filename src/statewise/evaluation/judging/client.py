@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from statewise.evaluation.judging.protocol import Judge
+from statewise.evaluation.judging.judgements import Judge
 from statewise.runtime.messages import short, to_install
 
 DEADLINE = 900.0
 """Seconds for one answer, retries included, unless the caller gives others."""
 MOST_BYTES = 2**20
-"""Most bytes of one answer, likewise. A long answer of a model has some ten thousand."""
+"""Maximum bytes of one answer, likewise. A long answer of a model has about ten thousand."""
 TRANSIENT = (408, 409, 429)
 """HTTP status codes after which a request is retried, as it is from 500 on."""
 
@@ -38,8 +38,8 @@ class ChatJudge(Judge):
     ) -> None:
         """`key` is the server's bearer token, None if it needs none. A request that meets a transient error, or whose
         answer does not go on for `timeout` seconds, is retried up to `retries` times. `deadline`: seconds within which
-        an answer must be complete, whatever the server sends meanwhile, retries included. `most_bytes`: of an answer.
-        `temperature` None: the server's own.
+        an answer must be complete, whatever the server sends meanwhile, retries included. `most_bytes`: maximum size of
+        an answer. `temperature` None: the server's own.
 
         Raises `ValueError` for a malformed URL, and if the extra `judge` is missing.
         """
@@ -69,8 +69,8 @@ class ChatJudge(Judge):
                 # OpenAI accounts named in the environment must not reach other servers.
                 default_headers={"OpenAI-Organization": openai.Omit(), "OpenAI-Project": openai.Omit()},
             )
-        except Exception as error:  # the package below it has errors of its own for what is no URL
-            raise ValueError(f"--url {short(url)} is no URL: {short(str(error))}") from None
+        except Exception as error:  # the package below it has errors of its own for malformed URLs
+            raise ValueError(f"--url {short(url)} is not a URL: {short(str(error))}") from None
 
     def ask(self, instructions: str, question: str) -> str:
         """See `Judge.ask`. Raises `ConnectionError` if the server cannot be reached, stays busy, or does not complete
@@ -96,7 +96,7 @@ class ChatJudge(Judge):
             ) from None
 
     def _ask(self, instructions: str, question: str) -> str:
-        """The same, without the deadline."""
+        """Asks the judge, without a deadline."""
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
         self._bound.exceeded = False
         try:

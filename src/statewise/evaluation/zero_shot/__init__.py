@@ -1,1 +1,3 @@
-"""Questions that a model answers by likelihood, without training on them: of a file, and of lm-evaluation-harness."""
+"""Questions that a model answers by likelihood, without training on them: those of a file, and benchmarks of
+lm-evaluation-harness (extra `eval`). Of `evaluation` it imports `scoring`.
+"""

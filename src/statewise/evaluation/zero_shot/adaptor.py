@@ -14,7 +14,7 @@ from typing_extensions import override
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Greedy, GreedyConfig
-from statewise.evaluation.zero_shot.likelihood import Asked, encoded, likelihoods
+from statewise.evaluation.zero_shot.likelihood import Continuation, encoded, likelihoods
 from statewise.runtime.progress import announced
 from statewise.tasks.base import RunningText
 from statewise.tasks.text.words import count_words, word_starts
@@ -27,7 +27,7 @@ class Rolled:
     benchmark: str
     nats: float
     first_nats: float
-    """Of the first token, which the model was never trained to predict."""
+    """Nats of the first token, which the model was never trained to predict."""
     tokens: int
     units: dict[str, int]
     """Numbers of words and bytes of the text that the model reads."""
@@ -42,17 +42,18 @@ class Counts:
     """Counts for a report's warnings."""
 
     requests: int = 0
-    """Likelihood requests."""
+    """Number of likelihood requests."""
     cut: int = 0
-    """Those whose context was truncated from the left."""
+    """Number of those whose context was truncated from the left."""
     in_pieces: int = 0
-    """Those whose continuation alone exceeds the model's context and was scored in several windows."""
+    """Number of those whose continuation alone exceeds the model's context and was scored in several windows."""
     without_context: int = 0
-    """Those with an empty context: their first token is predicted from end-of-text, which training never did."""
+    """Number of those with an empty context: their first token is predicted from end-of-text, which training never
+    did."""
     generations: int = 0
-    """Completions."""
+    """Number of completions."""
     cut_prompts: int = 0
-    """Those whose prompt was truncated from the left."""
+    """Number of those whose prompt was truncated from the left."""
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missing
@@ -77,11 +78,11 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """As lm-evaluation-harness does, for comparable figures; but if the tokenizer merges all of the continuation
         into the context's last token, which would leave nothing to score, that token counts as continuation."""
-        given, asked = super()._encode_pair(context, continuation)
-        if asked:
-            return given, asked
+        before, scored = super()._encode_pair(context, continuation)
+        if scored:
+            return before, scored
         whole = self.tok_encode(context + continuation)
-        same = next((place for place, (one, other) in enumerate(zip(whole, given)) if one != other), len(given))
+        same = next((place for place, (one, other) in enumerate(zip(whole, before)) if one != other), len(before))
         return (whole[:same], whole[same:]) if same else ([self.prefix_token_id], whole)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
@@ -94,8 +95,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        asked = [Asked([*context, *continuation], len(context)) for _, context, continuation in requests]
-        found = likelihoods(self.predictor, asked, self.batch)
+        continuations = [Continuation([*context, *continuation], len(context)) for _, context, continuation in requests]
+        found = likelihoods(self.predictor, continuations, self.batch)
         self.counts.requests += len(found)
         self.counts.cut += sum(one.cut for one in found)
         self.counts.in_pieces += sum(one.pieces > 1 for one in found)
@@ -106,8 +107,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         `rolled` records the values without it."""
         texts = [request.args[0] for request in requests]
         rows = encoded(self.task, texts)
-        asked = [Asked([self.eot_token_id, *row], 1) for row in rows]
-        found = likelihoods(self.predictor, asked, self.batch)
+        continuations = [Continuation([self.eot_token_id, *row], 1) for row in rows]
+        found = likelihoods(self.predictor, continuations, self.batch)
         self.counts.requests += len(found)
         self.counts.in_pieces += sum(one.pieces > 1 for one in found)
         for request, text, row, one in zip(requests, texts, rows, found):

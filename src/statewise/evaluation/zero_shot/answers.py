@@ -12,7 +12,7 @@ import numpy as np
 
 from statewise.decoding.predictor import Predictor
 from statewise.evaluation.scoring import perplexity
-from statewise.evaluation.zero_shot.likelihood import Asked, encoded, likelihoods
+from statewise.evaluation.zero_shot.likelihood import Continuation, encoded, likelihoods
 from statewise.evaluation.zero_shot.questions import Questions
 from statewise.tasks.base import RunningText
 
@@ -25,7 +25,7 @@ class Answers:
     chance: dict[str, float]
     """Chance level by metric, where known."""
     cut: int
-    """Questions whose context was truncated from the left."""
+    """Number of questions whose context was truncated from the left."""
     items: list[dict[str, Any]]
     """Per question its `line`, the `nats` of every choice, and whether the answer is correct, by metric."""
 
@@ -38,7 +38,7 @@ def answer(predictor: Predictor, task: RunningText, questions: Questions, batch:
     word. Both: `bits`, the mean over correct answers. Raises `ValueError` if the tokenizer merges a whole context with
     a choice.
     """
-    asked: list[Asked] = []
+    continuations: list[Continuation] = []
     for question in questions.questions:
         contexts, *rows = encoded(task, [question.context, *(question.context + choice for choice in question.choices)])
         given = _agreed([contexts, *rows])
@@ -47,12 +47,12 @@ def answer(predictor: Predictor, task: RunningText, questions: Questions, batch:
                 f"{questions.path}:{question.line}: the tokenizer merges the whole context with a choice: make the "
                 "context longer"
             )
-        asked += [Asked(row, given) for row in rows]
-    found = iter(likelihoods(predictor, asked, batch))
+        continuations += [Continuation(row, given) for row in rows]
+    scores = iter(likelihoods(predictor, continuations, batch))
     cut, items = 0, []
     right = {"accuracy": 0, "accuracy_per_byte": 0}
     for question in questions.questions:
-        mine = [next(found) for _ in question.choices]
+        mine = [next(scores) for _ in question.choices]
         nats = np.array([one.nats.sum() for one in mine])
         cut += any(one.cut or one.pieces > 1 for one in mine)
         if questions.kind == "choices":

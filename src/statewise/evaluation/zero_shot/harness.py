@@ -83,9 +83,9 @@ def _made(make: Any, what: str) -> Any:
 def run(
     predictor: Predictor, task: RunningText, benchmarks: Benchmarks, *, limit: int | None, batch: int
 ) -> dict[str, Any]:
-    """Evaluates the model on the benchmarks, each on its first `limit` documents (null: all). Returns a report.
+    """Evaluates the model on the benchmarks, each on its first `limit` documents (None: all). Returns a report.
 
-    Raises `ValueError` if their data cannot be loaded or if one asks for what a model of ours cannot do.
+    Raises `ValueError` if their data cannot be loaded or if a benchmark needs what our models cannot do.
     """
     from lm_eval.evaluator import simple_evaluate
 

@@ -15,11 +15,9 @@ from statewise.runtime.progress import announced
 from statewise.tasks.base import RunningText
 from statewise.tasks.batches import collate, rows_at_once
 
-"""Called with the number of finished sequences and of all."""
 
-
-class Asked(NamedTuple):
-    """A sequence of token ids to score."""
+class Continuation(NamedTuple):
+    """A sequence of token ids whose last ones are to be scored."""
 
     tokens: Sequence[int]
     given: int
@@ -41,7 +39,7 @@ class Likelihood:
 
     @property
     def log_probability(self) -> float:
-        """Of the whole continuation."""
+        """Log-probability of the whole continuation."""
         return -float(self.nats.sum())
 
     @property
@@ -77,15 +75,15 @@ def windows(length: int, given: int, context: int) -> Iterator[Window]:
         scored = stop
 
 
-def likelihoods(predictor: Predictor, sequences: Sequence[Asked], batch: int) -> list[Likelihood]:
+def likelihoods(predictor: Predictor, sequences: Sequence[Continuation], batch: int) -> list[Likelihood]:
     """Scores each sequence, in order, `batch` windows at a time (fewer if their logits would be too large)."""
     passes = [
         (place, window)
-        for place, asked in enumerate(sequences)
-        for window in windows(len(asked.tokens), asked.given, predictor.context)
+        for place, one in enumerate(sequences)
+        for window in windows(len(one.tokens), one.given, predictor.context)
     ]
     pieces = np.bincount([place for place, _ in passes], minlength=len(sequences))
-    sizes = [len(asked.tokens) - asked.given for asked in sequences]
+    sizes = [len(one.tokens) - one.given for one in sequences]
     nats = [np.zeros(size) for size in sizes]
     firsts = [np.ones(size, bool) for size in sizes]
     cut = np.zeros(len(sequences), bool)
@@ -114,7 +112,7 @@ def _batches(
 
 
 def _one_batch(
-    predictor: Predictor, sequences: Sequence[Asked], passes: Sequence[tuple[int, Window]]
+    predictor: Predictor, sequences: Sequence[Continuation], passes: Sequence[tuple[int, Window]]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(nats, first choices), both (m,), of the scored tokens of each window."""
     rows = [np.array(sequences[place].tokens[window.start : window.stop], np.int64) for place, window in passes]

@@ -26,11 +26,11 @@ class Question:
     line: int
     """Line number in the file."""
     context: str
-    """Without trailing whitespace."""
+    """The context without trailing whitespace."""
     choices: tuple[str, ...]
     """Continuations, including the whitespace before them. The last word of a text is a single choice."""
     sizes: tuple[int, ...]
-    """Bytes of each choice as written in the file."""
+    """Number of bytes of each choice as written in the file."""
     answer: int
     """Index of the correct choice."""
 

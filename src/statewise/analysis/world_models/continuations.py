@@ -1,15 +1,17 @@
-"""Continuations of prefixes: samples from a model, and the probabilities of given ones."""
+"""Continuations of prefixes: samples from a model, and the probabilities that it gives to continuations."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
+from statewise.analysis.world_models.trials import TrialsConfig
 from statewise.data_types import Examples
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Sample, SampleConfig
 from statewise.runtime.progress import announced
+from statewise.tasks.automaton import Automaton, up_to_end
 from statewise.tasks.batches import rows_at_once
 
 ROWS = 1024
@@ -35,6 +37,18 @@ def draw(
         found += decoder.decode(predictor, Request(part, limit, end, rows=range(start, start + len(part))))
     tails = [completion.tokens for completion in found]
     return [tails[row : row + count] for row in range(0, len(tails), count)]
+
+
+def draw_up_to_end(
+    predictor: Predictor, world: Automaton, prefixes: np.ndarray, end: int | None, config: TrialsConfig
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """`config.samples` continuations of each of `prefixes` (n, t), cut where the world ends: for each of all r, the
+    number of its prefix (r,), the true state after that, and the continuation."""
+    limit = world.longest - prefixes.shape[1]
+    drawn = draw(predictor, prefixes, config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed)
+    which = np.repeat(np.arange(len(prefixes)), config.samples)
+    states = world.states_after(prefixes)[which]
+    return which, states, up_to_end(world, states, [tail for of_one in drawn for tail in of_one])
 
 
 @torch.no_grad()

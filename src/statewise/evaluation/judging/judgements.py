@@ -25,7 +25,7 @@ Two writers were each given the same task, and you see one story of each. Which 
 First describe each story: is its language correct, does one sentence follow from the other, does it hold \
 together from beginning to end, is it imaginative, does it repeat itself or break off? Then argue which story is \
 the better one, or that there is little between them. The order in which they are shown means nothing."""
-"""The criteria; `--instructions` replaces them."""
+"""The criteria by which stories are compared; `--instructions` replaces them."""
 
 VERDICT_FORM = """\
 Close your answer with a line that holds your verdict and nothing else, in one of these three forms:
@@ -46,7 +46,7 @@ NEEDED: Shape = {
     "verdict": Maybe(one_of("a", "b", "equal")),
     "answer": TEXT,
 }
-"""Fields of a judgement; the verdict is a, b, equal, or None if the answer has none that can be read."""
+"""Fields of a judgement. The verdict is a, b or equal, or None if the answer has no readable one."""
 
 
 class Judge(ABC):
@@ -57,15 +57,15 @@ class Judge(ABC):
         """The full answer as text."""
 
 
-class Question(NamedTuple):
-    """One judgement to request."""
+class JudgementRequest(NamedTuple):
+    """One judgement to request from the judge."""
 
     story: int
     """Number of the pair, from 1."""
     first: Side
     """Side whose story is shown first."""
     repeat: int
-    """From 1."""
+    """Number of the repetition, from 1."""
 
     def text(self, pair: Pair) -> str:
         """The judge's input, which does not reveal the sides."""
@@ -83,12 +83,12 @@ class Question(NamedTuple):
         return self.first if found[1] == "1" else ("b" if self.first == "a" else "a")
 
 
-def questions(stories: int, repeats: int) -> Iterator[Question]:
+def questions(stories: int, repeats: int) -> Iterator[JudgementRequest]:
     """All judgements of `stories` pairs, pair by pair: both orders, `repeats` times."""
     for story in range(1, stories + 1):
         for repeat in range(1, repeats + 1):
             for first in ("a", "b"):
-                yield Question(story, first, repeat)
+                yield JudgementRequest(story, first, repeat)
 
 
 def read_instructions(path: Path) -> str:
@@ -107,12 +107,18 @@ def facts(
     model: str, checksums: dict[str, str], repeats: int, instructions: str, temperature: float | None
 ) -> dict[str, Any]:
     """Settings that must agree for judging to be resumed."""
-    asked = hashlib.sha256(instructions.encode()).hexdigest()
-    return {"model": model, "files": checksums, "repeats": repeats, "instructions": asked, "temperature": temperature}
+    checksum = hashlib.sha256(instructions.encode()).hexdigest()
+    return {
+        "model": model,
+        "files": checksums,
+        "repeats": repeats,
+        "instructions": checksum,
+        "temperature": temperature,
+    }
 
 
-def _question(record: Record) -> Question:
-    return Question(record["story"], record["first"], record["repeat"])
+def _request_of(record: Record) -> JudgementRequest:
+    return JudgementRequest(record["story"], record["first"], record["repeat"])
 
 
 def judge(
@@ -124,7 +130,7 @@ def judge(
     raised.
     """
     wanted = list(questions(len(pairs), repeats))
-    known = set(map(_question, ledger.records))
+    known = set(map(_request_of, ledger.records))
     strange = known.difference(wanted)
     if strange or len(known) != len(ledger.records):
         what = f"{min(strange)} is unexpected" if strange else "one occurs twice"
@@ -133,7 +139,7 @@ def judge(
 
     failed = Event()  # set by the worker itself, so that no further request is sent before this thread is notified
 
-    def answer(question: Question) -> Record | None:
+    def answer(question: JudgementRequest) -> Record | None:
         if failed.is_set():
             return None
         try:
@@ -154,12 +160,12 @@ def judge(
                     ledger.add(record)
         except BaseException:
             pool.shutdown(cancel_futures=True)
-            # An interrupt may come at any moment: which answers are kept is told by the ledger alone.
-            kept = set(map(_question, ledger.records))
+            # An interrupt may come at any moment: only the ledger shows which answers are kept.
+            kept = set(map(_request_of, ledger.records))
             for done in running:
                 if not done.cancelled() and done.exception() is None:
                     record = done.result()
-                    if record is not None and _question(record) not in kept:
+                    if record is not None and _request_of(record) not in kept:
                         ledger.add(record)
             raise
     return ledger.records
