@@ -18,10 +18,11 @@ from typing_extensions import override
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.smoothing import smoothed
 from statewise.analysis.documents import documents
-from statewise.data_types import LacksPower, in_float64
+from statewise.data_types import LacksPower
 from statewise.decoding.predictor import Predictor, Traceable
 from statewise.reporting.figures import Panel
 from statewise.runtime.bounds import bounded
+from statewise.runtime.devices import in_float64
 from statewise.runtime.progress import announced
 from statewise.tasks.base import Task
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from statewise.data_types import Batch, Completion, Evaluation, Examples, Part
+from statewise.data_types import Batch, Completion, Evaluation, Examples, Part, Ragged
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.carried_state import seeing_targets
 from statewise.decoding.predictor import Predictor
@@ -19,7 +19,6 @@ from statewise.runtime.json_files import metric
 from statewise.runtime.messages import short
 from statewise.tasks.base import HasBaselines, Task
 from statewise.tasks.batches import blocks, collate, rows_at_once, similar_prompt_length
-from statewise.tasks.ragged import Ragged
 
 Measure = Callable[[Batch], Mapping[str, Part]]
 """Sums and counts over a batch, by name."""

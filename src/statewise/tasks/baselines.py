@@ -19,8 +19,7 @@ from collections import Counter
 
 import numpy as np
 
-from statewise.data_types import Examples
-from statewise.tasks.ragged import Ragged
+from statewise.data_types import Examples, Ragged
 
 LONGEST = 32
 """Longest match: longer ones hardly ever differ in what follows."""

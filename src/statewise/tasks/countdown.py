@@ -15,15 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from statewise.data_types import Completion, Examples, Headline
+from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.arithmetic import OPERATORS, Solved, draw, holds, moves, pools
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.ragged import Ragged
-from statewise.tasks.text_format import TextFormat
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import TextFormat, Vocab
 
 DRAWN_AT_ONCE = 2**17
 """Most problems drawn at a time: large enough that loops are cheap, small enough for little memory."""

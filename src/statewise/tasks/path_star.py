@@ -16,16 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from statewise.data_types import Completion, Examples, Headline
+from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded, check_tokens, unset
 from statewise.runtime.json_files import TEXT, Shape
-from statewise.tasks.base import Kept, Task, World
+from statewise.tasks.base import Kept, Task, World, check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
-from statewise.tasks.kept import check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.ragged import Ragged
-from statewise.tasks.text_format import TextFormat
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import TextFormat, Vocab
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.own_files.lines import read_rows
-from statewise.tasks.text_format import SPACED
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import SPACED, Vocab
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from statewise.config.trainer import TrainerConfig
-from statewise.data_types import Batch, Headline, NotFinite, sent
+from statewise.data_types import Batch, Headline, NotFinite
 from statewise.objectives.base import Objective
 from statewise.objectives.returned import check_counts
 from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
+from statewise.runtime.devices import to_device
 from statewise.runtime.json_files import AMOUNT, COUNT, MEASURED, NUMBER, SHARE, Maybe, Shape, check, metric
 from statewise.tasks.batches import Stream, prefetch
 from statewise.training import checkpoint as checkpoints
@@ -308,7 +309,7 @@ class Trainer:
             return counts, self.signal
         sizes = [count.numel() for count in counts.values()]
         signals = torch.tensor([self.signal == number for number in HANDLED], dtype=torch.float64)
-        signals = sent(signals, self.fabric.device)
+        signals = to_device(signals, self.fabric.device)
         flat = self._sum(torch.cat([*(count.reshape(-1).double() for count in counts.values()), signals]))
         shared = torch.split(flat[: -len(HANDLED)], sizes)
         # Read one step later: to read these now would wait for the device in every step.

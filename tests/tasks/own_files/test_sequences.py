@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewise.evaluation.evaluate import choose_examples
-from statewise.tasks.own_files.csv_rows import read_csv
+from statewise.tasks.own_files.lines import read_csv
 from statewise.tasks.own_files.sequence_files import SequenceFile, parse_file
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 

@@ -60,8 +60,7 @@ def run(words: list[str]) -> int:
         raise ValueError("give files or folders, or --hub NAME" + (", not both" if options.hub else ""))
 
     from statewise.experiments.progress import Count
-    from statewise.tasks.corpus.documents import Source, find
-    from statewise.tasks.corpus.hub import DataSet
+    from statewise.tasks.corpus.documents import DataSet, Source, find
     from statewise.tasks.corpus.writing import Listener, write
 
     sources: list[Source]

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from statewise.tasks.corpus.parquet import column
+from statewise.tasks.corpus.documents import parquet_column
 
 PIECE = 2**20
 """Tokens of a flat file read at a time."""
@@ -66,7 +66,7 @@ class ParquetTokens(TokenFile):
     def pieces(self) -> Iterator[tuple[str, np.ndarray, bool]]:
         """See `TokenFile.pieces`; rows are counted from 1."""
         number = 0
-        for rows in column(self.path, self.field, "--field"):
+        for rows in parquet_column(self.path, self.field, "--field"):
             ids, lengths = self._lists(rows, number)
             for part in np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else ():
                 number += 1

@@ -16,13 +16,12 @@ from statewise.runtime import overwriting
 from statewise.runtime.durable import write_atomically
 from statewise.tasks.corpus import tokenizers
 from statewise.tasks.corpus.documents import Source
-from statewise.tasks.corpus.encoding import Encoded, encode, token_type
+from statewise.tasks.corpus.encoding import Encoded, count_words, encode, token_type
 from statewise.tasks.corpus.folder import FILES, INDEX, SIGNS, SPLITS, TOKENIZER, Corpus, make_index, split_facts
 from statewise.tasks.corpus.shards import ShardWriter
 from statewise.tasks.corpus.survey import SplitPiece, rank_of_tokens, split, survey, survey_tokens
 from statewise.tasks.corpus.token_files import TokenFile
 from statewise.tasks.text.bpe import BPE
-from statewise.tasks.text.words import count_words
 
 
 @dataclass(frozen=True)

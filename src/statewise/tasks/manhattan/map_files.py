@@ -11,7 +11,7 @@ import numpy as np
 
 from statewise.runtime import overwriting
 from statewise.runtime.durable import write_atomically
-from statewise.tasks.kept import kept_text
+from statewise.tasks.base import kept_text
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.own_files.lines import Problems, read_lines
 

@@ -20,16 +20,20 @@ from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
-from statewise.tasks.manhattan.checking import ILLEGAL_TURN, VALID, VERDICTS, Checked, check
-from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import as_files, of_files, read_map
-from statewise.tasks.manhattan.packing import pack
-from statewise.tasks.manhattan.prefixes import draw_prefixes
-from statewise.tasks.manhattan.rides import Style, draw_rides
-from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE
+from statewise.tasks.manhattan.rides import (
+    ILLEGAL_TURN,
+    VALID,
+    VERDICTS,
+    Checked,
+    Style,
+    check,
+    draw_prefixes,
+    draw_rides,
+)
+from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, grid_city
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.text_format import SPACED
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import SPACED, Vocab
 
 LONGEST_RIDE = 128
 """A decoded ride of more tokens counts as one without an end, whatever the context."""
@@ -375,3 +379,29 @@ class Manhattan(Task, Automaton):
             for side in zip(*pairs)
         )
         return Pairs(first, second, requested=n)
+
+
+def pack(examples: Examples, row: int) -> Examples:
+    """Packs sequences in order into rows of `row` tokens, without cutting any; each becomes a document.
+
+    All must have prompts of the same length, and none may be longer than a row.
+    """
+    lengths = examples.lengths
+    assert len(np.unique(examples.prompt_lengths)) == 1
+    assert lengths.max() <= row
+    ends = np.cumsum(lengths)
+    firsts = [0]  # the first sequence of each row
+    while firsts[-1] < len(examples):
+        start = ends[firsts[-1]] - lengths[firsts[-1]]
+        firsts.append(int(np.searchsorted(ends, start + row, side="right")))
+    opens = np.array(firsts[:-1])
+    which = np.repeat(np.arange(len(opens)), np.diff(firsts))
+    starts = ends - lengths - (ends - lengths)[opens][which]
+    tokens, documents = np.zeros((2, len(opens), row), np.int64)
+    sequence, position = np.nonzero(np.arange(examples.tokens.shape[1]) < lengths[:, None])
+    at = which[sequence], starts[sequence] + position
+    tokens[at] = examples.tokens[sequence, position]
+    documents[at] = sequence - opens[which[sequence]] + 1
+    filled = np.bincount(which, weights=lengths).astype(np.int64)
+    prompts = examples.prompt_lengths[opens]
+    return Examples(tokens, filled, prompts, np.maximum.accumulate(documents, axis=1))

@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple
 from statewise.config.recipe import unknown
 from statewise.runtime.json_files import loads
 from statewise.runtime.messages import counted, cut
-from statewise.tasks.own_files.csv_rows import read_csv
 from statewise.tasks.own_files.file_formats import check_sequences
-from statewise.tasks.own_files.lines import Problems, beginning_of, opened, read_lines
+from statewise.tasks.own_files.lines import Problems, beginning_of, opened, read_csv, read_lines
 
 
 @dataclass(frozen=True)

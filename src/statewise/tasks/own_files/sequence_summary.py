@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from statewise.data_types import Ragged
 from statewise.tasks.own_files.sequence_files import MISSING, SequenceFile
-from statewise.tasks.ragged import Ragged
 
 MOST_FREQUENT = 5
 SUSPICIOUS = 1 / 3

@@ -17,19 +17,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.data_types import Completion, Examples, Headline
+from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import FLAG, POSITIVE, TEXT, Shape
 from statewise.runtime.messages import short
-from statewise.tasks.base import HasBaselines, Kept, Task
+from statewise.tasks.base import HasBaselines, Kept, Task, check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.baselines import accuracies, baselines
-from statewise.tasks.kept import check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.own_files.lines import Problems
 from statewise.tasks.own_files.sequence_files import Line, Parsed, SequenceFile, parse_file, unescaped
 from statewise.tasks.own_files.sequence_summary import summary, warnings
-from statewise.tasks.ragged import Ragged
-from statewise.tasks.text_format import separated_by
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import Vocab, separated_by
 
 
 @dataclass(frozen=True)

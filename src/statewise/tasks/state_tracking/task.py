@@ -21,14 +21,12 @@ from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import short
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import Kept, Task
+from statewise.tasks.base import Kept, Task, kept_text
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
-from statewise.tasks.kept import kept_text
 from statewise.tasks.own_files.lines import read_rows, read_whole
 from statewise.tasks.state_tracking.automata import Process, flip_flop, of_table
 from statewise.tasks.state_tracking.transition_tables import PRESETS, parse_table
-from statewise.tasks.text_format import SPACED
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import SPACED, Vocab
 
 TABLE_FILE = "automaton.json"
 LARGEST = 2**26

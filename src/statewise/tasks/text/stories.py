@@ -17,12 +17,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.data_types import Examples, Headline
+from statewise.data_types import Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import COUNT, TEXT, Shape
-from statewise.tasks.base import Infill, Infilling, Kept, LeftOut, Numbered, RunningText, Task
-from statewise.tasks.kept import joint_checksum, kept_json, kept_text
-from statewise.tasks.ragged import Ragged
+from statewise.tasks.base import (
+    Infill,
+    Infilling,
+    Kept,
+    LeftOut,
+    Numbered,
+    RunningText,
+    Task,
+    joint_checksum,
+    kept_json,
+    kept_text,
+)
 from statewise.tasks.text import bpe
 from statewise.tasks.text.story_sources import DataSet, Source, Story, StoryFile, fingerprint
 from statewise.tasks.vocab import Vocab

@@ -20,14 +20,12 @@ from typing_extensions import override
 from statewise.data_types import Examples, Headline
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import COUNT, TEXT, Shape
-from statewise.tasks.base import ConsecutiveRows, Kept, RunningText, Task, WholeTexts
+from statewise.tasks.base import ConsecutiveRows, Kept, RunningText, Task, WholeTexts, kept_json, kept_text
 from statewise.tasks.corpus.documents import find
-from statewise.tasks.corpus.encoding import encode
+from statewise.tasks.corpus.encoding import encode, word_starts
 from statewise.tasks.corpus.folder import TOKENIZER, Corpus, Split, is_corpus, sha256
 from statewise.tasks.corpus.survey import SplitPiece
-from statewise.tasks.kept import kept_json, kept_text
 from statewise.tasks.text.bpe import BPE, END
-from statewise.tasks.text.words import word_starts
 from statewise.tasks.vocab import Vocab
 
 TEXTS_READ = 2**20
@@ -75,7 +73,7 @@ class InMemory:
 
 
 class Windows:
-    """Rows of a stream, read on access; satisfies `types.Rows`."""
+    """Rows of a stream, read on access; satisfies `Rows`."""
 
     def __init__(self, tokens: Tokens, context: int, end: int) -> None:
         self.tokens, self.context, self.end = tokens, context, end
@@ -254,7 +252,7 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
     # Text
 
     def units(self, examples: Examples) -> dict[str, int]:
-        """`byte`: bytes of the scored tokens, 0 for end-of-text. `word`: words, as `tasks.words` counts them, that
+        """`byte`: bytes of the scored tokens, 0 for end-of-text. `word`: words, as `count_words` counts them, that
         begin in a scored token; the empty one behind white space at the end of a text begins in its end-of-text token.
 
         Nats and units cover the same tokens. The first token of each document of a row is not scored: its nats, its
