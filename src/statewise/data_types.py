@@ -65,7 +65,7 @@ class Examples:
         return len(self.tokens)
 
     def __getitem__(self, rows: slice | np.ndarray) -> Examples:
-        """The selected rows, without columns that pad all of them."""
+        """The selected rows, without columns that are padding in all of them."""
         lengths = self.lengths[rows]
         longest = int(lengths.max()) if len(lengths) else 0
         documents = None if self.documents is None else self.documents[rows, :longest]
@@ -161,7 +161,7 @@ class Plan(Protocol):
     what goes to a model in mixed precision, and refuses frozen dataclasses."""
 
     def to(self, device: Any) -> Self:
-        """The same on a device."""
+        """The plan on a device."""
 
 
 class Batch(NamedTuple):
@@ -280,7 +280,7 @@ class Headline:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Headline:
-        """From a report, which may hold more."""
+        """The headline in a report, which may hold more."""
         return cls(content["metric"], content["higher_is_better"], content["solved_at"])
 
     def better(self, value: float, than: float) -> bool:
@@ -295,7 +295,7 @@ class Headline:
 
 
 DETAILS = ("position_", "step_")
-"""Prefixes of metrics that split another one up: reports keep them, short lines and comparisons leave them out."""
+"""Prefixes of metrics that are details of another one: reports keep them, short lines and comparisons omit them."""
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class Evaluation:
 
 
 class LacksPower(ValueError):
-    """A task or model lacks an optional power (a type that only some have)."""
+    """Raised if a task or model lacks an optional capability (a type that only some have)."""
 
     def __init__(self, message: str, power: type) -> None:
         super().__init__(message)
@@ -327,4 +327,4 @@ class LacksPower(ValueError):
 
 
 class NotFinite(ArithmeticError):
-    """A part of the loss or the gradient is infinite or NaN."""
+    """Raised if a part of the loss or the gradient is infinite or NaN."""

@@ -20,7 +20,7 @@ from statewise.objectives import OBJECTIVES
 from statewise.objectives.next_token import NextToken
 from statewise.tasks import TASKS
 
-EXAMPLE = Path(__file__).parent / "example_package"
+EXAMPLE = Path(__file__).parent.parent / "example_package"
 TINY = [
     "--backbone.width=16",
     "--backbone.heads=2",

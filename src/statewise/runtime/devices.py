@@ -1,4 +1,4 @@
-"""Tensors between the host and devices. Imports no torch by itself."""
+"""Copies tensors between the host and devices. Does not import torch."""
 
 from __future__ import annotations
 

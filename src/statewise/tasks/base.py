@@ -33,7 +33,8 @@ class Task(ABC):
     """Token that no sequence has, with which texts of different lengths are padded; None: the end token, if there is
     one."""
     text_format: TextFormat | None = None
-    """How `encode` and `decode` write symbols, so that an exported model gets a tokenizer; None: by no such rule."""
+    """How `encode` and `decode` write symbols, so that an exported model gets a tokenizer; None: no such rule
+    exists."""
     longest_answer: int | None = None
     """Maximum tokens of an answer, after which evaluations stop decoding; None: only the context limits it."""
     chance: Mapping[str, float] = {}
@@ -69,7 +70,8 @@ class Task(ABC):
 
     def data_identity(self) -> dict[str, str]:
         """Checksums by which `compare` tells whether runs have the same data: of the `data` and, if there is one, of
-        the `tokenizer`. By default that of all `files`; a task whose files also say where data lie overrides it."""
+        the `tokenizer`. By default the checksum of all `files`; a task whose files also hold paths of data overrides
+        it."""
         kept = self.files()
         sums = [hashlib.sha256(part).hexdigest() for name in sorted(kept) for part in (name.encode(), kept[name])]
         return {"data": joint_checksum(sums)} if sums else {}
@@ -185,8 +187,8 @@ class Task(ABC):
         }
 
     def scene(self, tokens: np.ndarray) -> dict[str, Any]:
-        """What `view` draws of a sequence (t,) besides its tokens, as JSON values. Empty, as for sequences that are
-        none of the task's: they are shown as tokens alone."""
+        """What `view` draws of a sequence (t,) besides its tokens, as JSON values. Empty: the sequence is shown as
+        tokens alone, as are sequences that are not the task's."""
         return {}
 
 
@@ -196,7 +198,7 @@ class LeftOut(NamedTuple):
     sequence: int
     """Index in the file, from 0."""
     line: int
-    """First line, from 1."""
+    """Number of its first line, from 1."""
     why: str
 
 
@@ -324,7 +326,7 @@ class World(ABC):
 
 
 def kept_text(kept: Kept, name: str) -> str:
-    """The text of a file. Raises `ValueError` if it is missing or not UTF-8."""
+    """The text of a file that the run keeps. Raises `ValueError` if it is missing or not UTF-8."""
     where = f"task/{name} of this run"
     if name not in kept:
         raise ValueError(f"{where} is missing; the run cannot be loaded without it")
@@ -335,7 +337,7 @@ def kept_text(kept: Kept, name: str) -> str:
 
 
 def kept_json(kept: Kept, name: str, shape: Shape) -> Any:
-    """The content of a JSON file. Raises `ValueError` if it is missing or has another shape."""
+    """The content of a JSON file that the run keeps. Raises `ValueError` if it is missing or has another shape."""
     return parse_json(kept_text(kept, name), shape, f"task/{name} of this run")
 
 
@@ -387,11 +389,11 @@ class Believed(World):
     simplex_factors: Sequence[bool]
     """Whether the belief of each factor is a probability distribution."""
     dimensions: Sequence[int]
-    """Of the affine space of each factor's beliefs, which are normalised: one less than its states."""
+    """Dimension of the affine space of each factor's normalised beliefs: one less than its states."""
     row_length: int
     """Tokens of the process in a training sequence."""
     opening: int
-    """Tokens of a sequence before the first one of the process: 1 for <bos>."""
+    """Number of tokens before the first one of the process: 1 for <bos>."""
     joint_states: int
     """Hidden states of all factors together."""
 
@@ -401,10 +403,10 @@ class Believed(World):
 
     @abstractmethod
     def constrained_beliefs(self, examples: Examples) -> np.ndarray:
-        """(n, T, C) float64: what a sum over tokens, each seen by itself, can know of the belief after each position
+        """(n, T, C) float64: what a sum over tokens, each read by itself, can know of the belief after each position
         (constrained belief updates, arXiv 2502.01954): the belief of a predictor that has read nothing, plus the change
-        that each token alone makes to it, carried on to the position without reading the tokens between. Coordinates as
-        in `beliefs`; they may be negative. NaN as there."""
+        that each token alone makes to it, carried on to the position without reading the tokens between. Coordinates
+        and NaN as in `beliefs`; coordinates may be negative."""
 
     @abstractmethod
     def next_tokens(self, examples: Examples) -> np.ndarray:

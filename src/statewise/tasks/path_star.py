@@ -64,7 +64,12 @@ class PathStarConfig:
             raise ValueError("goal_augmentation needs a node between start and goal: set task.length to 3 or more")
         bounded(self, "training_graphs", "held_out_graphs", prefix="task.", at_least=1, at_most=10**8)
         if self.training_file is not None:
-            unset(self, "training_graphs", prefix="task.", reason="is of drawn graphs, and training_file gives its own")
+            unset(
+                self,
+                "training_graphs",
+                prefix="task.",
+                reason="applies to drawn graphs, but training_file gives its own",
+            )
         bounded(self, "nodes", prefix="task.", at_most=10**6)
         bounded(self, "data_seed", prefix="task.", at_least=0)
 
@@ -123,13 +128,13 @@ class PathStar(Task, World):
         elif self._paths or KEPT_FILE in kept:
             facts = kept_json(kept, KEPT_FILE, KEPT)
             if not self._paths.keys() == facts["paths"].keys() == facts["sha256"].keys():
-                raise ValueError(f"task/{KEPT_FILE} of this run is not of the files in its recipe")
+                raise ValueError(f"task/{KEPT_FILE} of this run does not belong to the files in its recipe")
             self._paths, self._sums = {field: Path(path) for field, path in facts["paths"].items()}, facts["sha256"]
         self._training: Ragged | None = None
         self._training_lines: np.ndarray | None = None
         self._held_out: Examples | None = None
         self._held_out_hashes: np.ndarray | None = None
-        """Sorted, of the graphs in the held-out file."""
+        """Sorted hashes of the graphs in the held-out file."""
 
     def files(self) -> dict[str, bytes]:
         """Absolute paths and checksums of the files of graphs, if there are any."""
@@ -139,7 +144,7 @@ class PathStar(Task, World):
         return {KEPT_FILE: json.dumps(facts).encode()}
 
     def data_identity(self) -> dict[str, str]:
-        """A checksum of the files of graphs, wherever they lie, if there are any."""
+        """A checksum of the files of graphs, independent of their paths, if there are any."""
         return {"data": joint_checksum(self._sums.values())} if self._sums else {}
 
     # Drawing graphs
@@ -391,8 +396,8 @@ class PathStar(Task, World):
         return np.where(answer, examples.tokens, -1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
-        """Legal next tokens: in the answer the start (or goal), then neighbours along edges; in the prompt any, as
-        after one that is no graph of this size."""
+        """Legal next tokens: in the answer the start (or goal), then neighbours along edges; in the prompt any, and
+        also after a prompt that is not a graph of this size."""
         config = self.config
         ends = np.flatnonzero(prefix == self.equals)
         if not len(ends) or ends[0] < config.prompt_length - 1:

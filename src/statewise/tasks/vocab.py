@@ -42,18 +42,19 @@ class Vocab:
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The text of a sequence of symbols, for text that the task accepts; what it refuses may be read differently."""
+    """The text of a sequence of symbols, for text that the task accepts; text that it refuses may be read
+    differently."""
 
     symbol: str = r"\S+"
     """Pattern of one symbol; text between its matches is skipped."""
     separator: str = " "
-    """What stands between two symbols."""
+    """Text between two symbols."""
     cut_at: str = ""
     """Literal text at which a text is cut before symbols are looked for; empty: it is not cut."""
     normalise: tuple[tuple[str, str], ...] = ()
     """Patterns in a given text with what replaces them, literally and in order, before symbols are looked for."""
     tidy: tuple[tuple[str, str], ...] = ()
-    """The same for a text of symbols with separators."""
+    """As `normalise`, for a text of symbols with separators."""
 
 
 SPACED = TextFormat()

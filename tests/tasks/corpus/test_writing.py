@@ -289,7 +289,7 @@ def test_a_file_that_is_cut_while_in_use_is_named(tmp_path, monkeypatch):
     os.truncate(corpus.folder / "training-00000.npy", 128 + 2 * 100)
     np.testing.assert_array_equal(corpus.training.read(0, 96), tokens[:96])
     for start, stop in ((90, 110), (len(corpus.training) - 4, len(corpus.training))):  # a block known, and one not
-        with pytest.raises(ValueError, match=r"training-00000.npy: this file was cut while in use"):
+        with pytest.raises(ValueError, match=r"training-00000.npy: this file was truncated while in use"):
             corpus.training.read(start, stop)
 
 

@@ -84,7 +84,8 @@ def find(paths: Sequence[Path], separation: Separation = "auto", field: str = "t
 
 
 class TextFile(Source):
-    """UTF-8 text. Blank lines around a document and its last line end are not part of it."""
+    """UTF-8 text; errors name the byte that is not. Blank lines around a document and its last line end are not part of
+    it."""
 
     def __init__(self, path: Path, separation: Separation) -> None:
         self.path, self.separation = path, separation
@@ -94,8 +95,8 @@ class TextFile(Source):
         """The file's full path."""
         return str(self.path.resolve())
 
+    @override
     def pieces(self) -> Iterator[Piece]:
-        """See `Source.pieces`; messages about what is not UTF-8 name the byte."""
         separation = self.separation
         if separation == "auto":
             separation = "mark" if any(line.strip() == END for _, line in _lines(self.path)) else "file"
@@ -111,8 +112,8 @@ class TextFile(Source):
         yield from document.close()
 
 
-class JsonLines(Source):
-    """One JSON object per line, whose `field` is a document, taken verbatim."""
+class _Fields(Source):
+    """A file of rows, whose `field` is a document, taken verbatim."""
 
     def __init__(self, path: Path, field: str) -> None:
         self.path, self.field = path, field
@@ -121,6 +122,10 @@ class JsonLines(Source):
     def name(self) -> str:
         """The file's full path, and the field."""
         return f"{self.path.resolve()}, field {self.field}"
+
+
+class JsonLines(_Fields):
+    """One JSON object per line."""
 
     @override
     def pieces(self) -> Iterator[Piece]:
@@ -135,19 +140,11 @@ class JsonLines(Source):
             yield from pieces_of_field(row, self.field, place)
 
 
-class Parquet(Source):
-    """Each row's `field` is a document, taken verbatim."""
+class Parquet(_Fields):
+    """Rows of a parquet file, counted from 1 in messages."""
 
-    def __init__(self, path: Path, field: str) -> None:
-        self.path, self.field = path, field
-
-    @property
-    def name(self) -> str:
-        """The file's full path, and the field."""
-        return f"{self.path.resolve()}, field {self.field}"
-
+    @override
     def pieces(self) -> Iterator[Piece]:
-        """See `Source.pieces`; rows are counted from 1."""
         number = 0
         for rows in parquet_column(self.path, self.field, "--field"):
             for row in rows:
@@ -280,7 +277,7 @@ def parquet_column(path: Path, name: str, flag: str) -> Iterator[Any]:
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=[name]):
                 yield batch.column(0)
     except pyarrow.ArrowException as error:
-        raise ValueError(f"{path}: cannot be read as parquet, damaged or cut: {_line(error)}") from None
+        raise ValueError(f"{path}: cannot be read as parquet, damaged or truncated: {_line(error)}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {_line(error)}") from None
 
@@ -297,7 +294,7 @@ KNOWN_DATASETS = {
 
 
 class DataSet(Source):
-    """A split of a dataset, streamed, one document per row."""
+    """A split of a dataset, streamed, one document per row; messages count rows from 1."""
 
     streamed = True
 
@@ -311,8 +308,8 @@ class DataSet(Source):
         config = f", configuration {self.config}" if self.config else ""
         return f"dataset {self.dataset}{config}, split {self.split}, field {self.field}"
 
+    @override
     def pieces(self) -> Iterator[Piece]:
-        """See `Source.pieces`; rows are counted from 1."""
         try:
             import datasets
         except ImportError:

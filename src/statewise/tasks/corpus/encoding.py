@@ -27,9 +27,9 @@ class Encoded(NamedTuple):
     tokens: np.ndarray
     last: bool
     words: int
-    """Words that the piece adds to its document."""
+    """Number of words that the piece adds to its document."""
     size: int
-    """Bytes of the text."""
+    """Number of bytes of the text."""
 
 
 def token_type(bpe: BPE) -> np.dtype:

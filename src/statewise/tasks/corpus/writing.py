@@ -84,8 +84,8 @@ def write_tokens(
     overwrite: bool = False,
     listener: Listener | None = None,
 ) -> Corpus:
-    """As `write`, of files of token ids, made with the existing tokenizer `tokenizer`. Raises `ValueError` for ids that
-    it does not have, too."""
+    """As `write`, for files of token ids made with the existing tokenizer `tokenizer`. Also raises `ValueError` for ids
+    that it does not have."""
     listener = listener or Listener()
     _check_sizes(held_out, shard_tokens)
     if tokenizers.vocabulary_to_learn(tokenizer) is not None:

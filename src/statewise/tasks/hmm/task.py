@@ -33,9 +33,9 @@ FINITE = 4096
 DISTINCT = 2**16
 """Most distinct beliefs of one length for exact floors; with more they are estimated from drawn sequences."""
 SAMPLED = 4096
-"""Most of these sequences."""
+"""Most drawn sequences for such an estimate."""
 ROWS_AT_ONCE = 2**22
-"""Numbers of beliefs that are computed at a time."""
+"""Numbers of beliefs computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class HmmConfig:
     `A * (B | C | D)` the second depends on the token of the first, one alternative each; in `A + B` a sequence
     comes from one of the two, in `0.9 A + 0.1 B` with these probabilities."""
     path: str | None = None
-    """A JSON or NPZ file with your own matrices in place of `process`."""
+    """A JSON or NPZ file with your own matrices, instead of `process`."""
     noise: float = 0.0
     """Probability that a token is replaced by one drawn uniformly."""
     length: int = 10
@@ -87,7 +87,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self._content = None
         if config.path is None:
             if config.process.endswith((".json", ".npz", ".npy")):
-                raise ValueError(f"task.process {short(config.process)} is a file's name: give it as task.path")
+                raise ValueError(f"task.process {short(config.process)} is the name of a file: give it as task.path")
             self.process = process(config.process, config.noise)
         elif kept is not None:
             self._content = kept_json(kept, "process.json", SHAPE)
@@ -107,7 +107,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self._held_out: Examples | None = None
         if self.process.vocabulary < 2:
             raise ValueError(
-                f"{config.path or config.process}: the process has one token only: there is nothing to predict"
+                f"{config.path or config.process}: the process has only one token: there is nothing to predict"
             )
 
     def files(self) -> dict[str, bytes]:
@@ -115,7 +115,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return {} if self._content is None else {"process.json": as_json(self._content)}
 
     def summary(self) -> list[str]:
-        """What the process is."""
+        """A summary of the process."""
         known = self._finite
         beliefs = counted(len(known.beliefs), "belief") if known else f"more than {FINITE:,} beliefs"
         scored = self._floors[0][-self.config.length + (not self.config.bos) :]
@@ -183,13 +183,13 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return Examples.of(rows, [0] * len(rows))
 
     def _problem(self, row: np.ndarray) -> str:
-        """What is wrong with a sequence; nothing if it is possible."""
+        """The problem of a sequence; empty if it is possible."""
         if not 2 <= len(row) <= self.context:
             return f"{len(row)} tokens, but there must be 2 to {self.context} (task.length {self.config.length})"
         return ""
 
     def _impossible(self, row: np.ndarray) -> str:
-        """Which token of a sequence has probability 0; nothing if it is possible."""
+        """The token of a sequence that has probability 0; empty if the sequence is possible."""
         given = np.atleast_1d(self._given(Examples.of([row], [0]))[0])
         bad = np.flatnonzero(~(given > 0))
         if not len(bad):
@@ -244,8 +244,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return np.concatenate(parts)
 
     def _constrained(self, examples: Examples) -> np.ndarray:
-        """(n, T, S): of the joint belief. With p_t the belief before which nothing is read, and u(p, z) its update by a
-        token z: p_t + sum over s <= t of (u(p_(s-1), z_s) - p_s) M^(t-s), M the sum of all tokens' matrices."""
+        """(n, T, S): constrained updates of the joint belief. With p_t the belief before which nothing is read, and
+        u(p, z) its update by a token z: p_t + sum over s <= t of (u(p_(s-1), z_s) - p_s) M^(t-s), M the sum of all
+        tokens' matrices."""
         possible, _ = self._walk(examples)
         prior = self.process.start[None]
         change, found = np.zeros((len(examples), self.process.states)), np.empty(possible.shape)
@@ -272,7 +273,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return found
 
     def _next(self, beliefs: np.ndarray) -> np.ndarray:
-        """(n, V): next-token probabilities; NaN for beliefs that are."""
+        """(n, V): next-token probabilities; NaN where the belief is NaN."""
         impossible = np.isnan(beliefs).any(1)
         given = self.process.probabilities(np.where(impossible[:, None], self.process.start, beliefs))
         given[impossible] = np.nan

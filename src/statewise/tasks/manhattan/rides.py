@@ -15,7 +15,7 @@ from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 
 Style = Literal["random", "shortest", "noisy_shortest"]
 BLOCK = 4096
-"""Rides drawn at a time; so many fit the processor's cache."""
+"""Rides drawn at a time, which fit the processor's cache."""
 
 
 def draw_rides(
@@ -111,7 +111,7 @@ def _in_traffic(
 
 
 TRIES = 20
-"""How often pairs that failed are drawn again."""
+"""Most draws of a pair."""
 
 
 def draw_prefixes(
@@ -181,8 +181,8 @@ class Checked(NamedTuple):
     moves: np.ndarray
     """(n,) number of tokens between the destination and the first `end`, or after the destination without one."""
     illegal: np.ndarray
-    """(n,) column of the first illegal token, -1 without one. Illegal are a first or second token that is no crossing,
-    and, before the first `end`, a token that is no street from the current crossing."""
+    """(n,) column of the first illegal token, -1 without one. Illegal tokens are a first or second token that is not a
+    crossing, and, before the first `end`, a token that is not a street from the current crossing."""
 
 
 def check(streets: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> Checked:

@@ -38,9 +38,9 @@ from statewise.tasks.vocab import SPACED, Vocab
 LONGEST_RIDE = 128
 """A decoded ride of more tokens counts as one without an end, whatever the context."""
 MARGIN = 2.0
-"""Of the map around a ride that the playground shows, in streets."""
+"""Size, in streets, of the map that the playground shows around a ride."""
 MOST_SHOWN = 400
-"""Most crossings of it."""
+"""Most crossings of that map."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Manhattan(Task, Automaton):
         return " ".join(self.vocab.decode(tokens))
 
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. Raises `ValueError` for a prompt with which no ride begins."""
+        """See `Task.with_goal`. Raises `ValueError` for a prompt that begins no ride."""
         if len(prompt) == 1:
             raise ValueError("a ride begins with origin and destination, two crossings of the map")
         if len(prompt) >= 2:
@@ -239,7 +239,7 @@ class Manhattan(Task, Automaton):
         return Examples.of(rows, [2] * len(rows)), lines
 
     def check(self, rides: Examples) -> Checked:
-        """Whether rides are valid; see `checking.check`."""
+        """Whether rides are valid; see `rides.check`."""
         return check(self.streets, rides.tokens, rides.lengths)
 
     def _problem(self, rides: Examples, row: int, verdict: str, illegal: int) -> str:
@@ -371,7 +371,7 @@ class Manhattan(Task, Automaton):
         return np.where(riding, np.where(moves == UNREACHABLE, -1, moves + 1), np.where(at == self.N, 0, -1))
 
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
-        """See `Automaton.draw_pairs` and `prefixes.draw_prefixes`."""
+        """See `Automaton.draw_pairs` and `draw_prefixes`."""
         config = self.config
         pairs = draw_prefixes(self.streets, rng, n, same_state, config.held_out_moves, config.max_moves)
         first, second = (

@@ -112,12 +112,12 @@ def read_rows(
 
 
 def read_whole(path: Path, most: int) -> bytes:
-    """The bytes of a file, of which at most `most` are read: a device has no end. Raises `ValueError` if there are
-    more, and `OSError`."""
+    """The bytes of a file, of which at most `most` are read, since a device has no end. Raises `ValueError` if there
+    are more, and `OSError`."""
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise ValueError(f"{path}: more than {most:,} bytes, the most that are read")
+        raise ValueError(f"{path}: more than {most:,} bytes, the most that can be read")
     return content
 
 

@@ -102,7 +102,7 @@ class Parsed(NamedTuple):
 
 
 MISSING = frozenset({"NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None"})
-"""What other software writes in place of a missing value."""
+"""Values that other software writes for a missing one."""
 
 
 def parse_file(path: Path, layout: SequenceFile) -> Parsed:
@@ -311,7 +311,7 @@ def _chosen(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
 
 
 def _found(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
-    """The same, whether or not a column is there twice."""
+    """As `_chosen`, whether or not a column occurs twice."""
     if layout.column is not None:
         return layout.prompt_column, layout.column
     if layout.group is None and "target" in columns and (layout.prompt_column or "prompt") in columns:

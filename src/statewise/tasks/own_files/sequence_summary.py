@@ -65,7 +65,7 @@ def _misread(
     columns: Sequence[str],
     counts: np.ndarray,
 ) -> list[str]:
-    """Signs that symbols, sequences or columns are others than those that were read."""
+    """Signs that symbols, sequences or columns were read wrongly."""
     used = [token for token in range(len(symbols)) if counts[token]]
 
     def such(test: Callable[[str], bool]) -> tuple[float, str]:

@@ -96,7 +96,7 @@ class Sequences(Task, HasBaselines):
         return {"sequences.json": json.dumps(facts).encode()}
 
     def data_identity(self) -> dict[str, str]:
-        """A checksum of the files, wherever they lie."""
+        """A checksum of the files, independent of their paths."""
         return {"data": joint_checksum(self.sums.values())}
 
     # Reading
@@ -301,9 +301,9 @@ class _Lists(NamedTuple):
     """JSON lists at the end of a text."""
 
     line: str
-    """What precedes them."""
+    """Text before the lists."""
     symbols: list[str]
-    """Theirs, in order."""
+    """Symbols of the lists, in order."""
     several: bool
     """Whether the text is more than one list."""
 

@@ -30,11 +30,11 @@ from statewise.tasks.vocab import SPACED, Vocab
 
 TABLE_FILE = "automaton.json"
 LARGEST = 2**26
-"""Bytes of a table's file."""
+"""Most bytes of a table's file."""
 MOST = 10**7
-"""Sequences of a held-out set."""
+"""Most sequences of a held-out set."""
 FEW = 100
-"""Different sequences of a held-out set, below which its figures say little."""
+"""Fewest different sequences of a held-out set for meaningful scores."""
 MOST_AT_ONCE = 2**24
 """Tokens that are drawn at a time: of 16 strings one is held out, so that large test sets would fill the memory."""
 
@@ -49,8 +49,8 @@ class StateTrackingConfig:
     ask: Literal["reveals", "query"] = "reveals"
     """Whether the state is asked for at random places, or once at the end."""
     reveal_rate: float = 0.1
-    """Probability of a question where one may be asked; of `flip-flop` that of reading, and of writing, with either
-    way to ask."""
+    """Probability of a question where one may be asked; for `flip-flop`, under both values of `ask`, the probability of
+    reading, and of writing."""
     length: int = 64
     """Tokens of a training sequence, questions and answers included."""
     min_length: int | None = None
@@ -154,14 +154,15 @@ class StateTracking(Task, Automaton):
             if different < min(FEW, len(self._held_out) / 2):
                 self.notes = [
                     f"the {len(self._held_out):,} held-out sequences are copies of {different:,}: so few sequences are "
-                    "likely that what is held out changes what is learned, and figures on it say little. Set "
+                    "likely that what is held out changes what is learned, and scores on it say little. Set "
                     "task.length higher, or weights that are less unequal"
                 ]
         return self._held_out[: n if n is not None else len(self._held_out)]
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
-        """`length`: numbers with commas, of whole steps of the process; of each as many sequences as in the test set.
-        `reveals`: another `reveal_rate`, at the longest training length. Raises `ValueError` for other values."""
+        """`length`: numbers separated by commas, multiples of the process's step; as many sequences of each as in the
+        test set. `reveals`: another `reveal_rate`, at the longest training length. Raises `ValueError` for other
+        values."""
         if n is not None and n > MOST:
             raise ValueError(f"at most {MOST:,} sequences of a set are drawn, not {short(n)}")
         if option == "length":
@@ -264,7 +265,8 @@ class StateTracking(Task, Automaton):
         return "" if self.process.asked[states[:-1]].any() else "no question with its answer, so nothing is scored"
 
     def _states(self, tokens: np.ndarray) -> np.ndarray:
-        """(n, T + 1): the process's state before and after each of the tokens (n, T), -1 from an illegal one on."""
+        """(n, T + 1): the process's state before and after each of the tokens (n, T), -1 from the first illegal one
+        on."""
         found = np.empty((len(tokens), tokens.shape[1] + 1), np.int64)
         found[:, 0] = self.process.start
         for place, column in enumerate(tokens.T):

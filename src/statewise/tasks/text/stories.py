@@ -66,7 +66,7 @@ class StoriesConfig:
     prompt_length: int = 50
     """Tokens of the prompt where the middle of a held-out story is to be filled in."""
     goal_length: int = 100
-    """Tokens of the ending there."""
+    """Tokens of the ending of such a story."""
     data_seed: int = 0
     """Seed of the suffixes of held-out stories."""
 
@@ -143,7 +143,7 @@ class Stories(RunningText, Infilling, Task):
         return {"tokenizer.json": content.encode(), "stories.json": json.dumps(facts, indent=2).encode()}
 
     def data_identity(self) -> dict[str, str]:
-        """Checksums of the stories, wherever they lie, and of the tokenizer."""
+        """Checksums of the stories, independent of their paths, and of the tokenizer."""
         return {"data": joint_checksum(self.sums.values()), "tokenizer": _sum(self.bpe.content)}
 
     def _summary(self) -> str:
@@ -257,7 +257,7 @@ class Stories(RunningText, Infilling, Task):
         return self._tokenize_splits(*self._split(read)[:2])
 
     def _known_sources(self) -> list[Source]:
-        """As `_sources`, with the file paths of when the run began."""
+        """As `_sources`, with the file paths recorded when the run began."""
         if self.config.dataset is not None:
             return self._sources()
         for name in self.sums:
@@ -326,8 +326,8 @@ class Stories(RunningText, Infilling, Task):
 
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """See `Task.with_goal`. `plain`: the end-of-text token closes the goal, as it did every suffix in training.
-        `fill_in_the_middle`: goal, separator, prompt, and no goal for the decoder. A prompt that contains the
-        separator is returned unchanged. Raises `ValueError` if a goal is given beside it."""
+        `fill_in_the_middle`: goal, separator, prompt, and no goal for the decoder. A prompt that contains the separator
+        is returned unchanged. Raises `ValueError` if a goal is also given."""
         if self.separator in prompt:
             if len(goal):
                 raise ValueError(f"the prompt contains {bpe.SEPARATOR}, so it has a goal: give one or the other")

@@ -253,7 +253,7 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
 
     def units(self, examples: Examples) -> dict[str, int]:
         """`byte`: bytes of the scored tokens, 0 for end-of-text. `word`: words, as `count_words` counts them, that
-        begin in a scored token; the empty one behind white space at the end of a text begins in its end-of-text token.
+        begin in a scored token; the empty one after white space at the end of a text begins in its end-of-text token.
 
         Nats and units cover the same tokens. The first token of each document of a row is not scored: its nats, its
         bytes and a word that begins in it do not count (later tokens of that word do). The nats of end-of-text tokens
