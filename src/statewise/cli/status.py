@@ -12,7 +12,7 @@ from statewise.experiments import cluster, seeds
 from statewise.experiments.jobs import read_state
 from statewise.experiments.progress import duration, total_steps
 from statewise.reporting.tables import fitted_tables
-from statewise.run import Run, with_name
+from statewise.run import Run, named_path
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
 
@@ -69,7 +69,7 @@ def run(words: list[str]) -> int:
 
 def statuses(folder: Path) -> list[Status]:
     """The status of every run in `folder`. Raises `FileNotFoundError` if it holds none."""
-    folder = with_name(folder)
+    folder = named_path(folder)
     if Run(folder).exists():
         return [_status(folder, folder.name, {})]
     groups = [folder] if seeds.is_group(folder) else sorted(path.parent for path in folder.rglob("seeds.json"))

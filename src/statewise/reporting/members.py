@@ -13,7 +13,7 @@ from typing import Any
 
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.reporting.recipes_of_runs import Defaults, completed, flat, no_defaults
-from statewise.run import CONFIG, FINISHED, METRICS, Record, Run, with_name
+from statewise.run import CONFIG, FINISHED, METRICS, Record, Run, named_path
 from statewise.runtime.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, TEXT, Leaf, Maybe, Shape, check, metric
 
 _NAMED: Shape = {"name": TEXT}
@@ -172,7 +172,7 @@ class Member:
 
 def repeat(folder: Path) -> str:
     """The command that repeats the training of a run."""
-    named = with_name(folder)
+    named = named_path(folder)
     again = named.with_name(f"{named.name}-again")
     return shlex.join(["statewise", "train", "--config", str(named), "--out", str(again)])
 

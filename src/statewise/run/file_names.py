@@ -24,7 +24,7 @@ def named(text: str) -> str:
     return shortened(safe)
 
 
-def with_name(folder: Path) -> Path:
+def named_path(folder: Path) -> Path:
     """Resolves `.` and `..`, so that the path of a folder ends in its name."""
     return folder.resolve() if folder.name in ("", "..") else folder
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded, check_tokens
@@ -256,8 +257,9 @@ class Countdown(Task, World):
         text = re.sub(r"(?<=\d) (?=\d)", "_", " ".join(self.vocab.decode(tokens))).replace(" ", "").replace("_", " ")
         return re.sub(rf"(?<!\|)\|{{{self.config.pauses}}}(?!\|)", "|", text)
 
+    @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. Raises `ValueError` for a prompt that begins no correct solution."""
+        """Raises `ValueError` for a prompt that begins no correct solution."""
         given = self.config.prompt_length
         if len(prompt) < given or not len(self.legal(prompt[:given])):
             raise ValueError(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded, check_tokens, unset
@@ -91,7 +92,7 @@ class PathStarConfig:
 
 KEPT_FILE = "path_star.json"
 KEPT: Shape = {"paths": {...: TEXT}, "sha256": {...: TEXT}}
-"""What a run keeps about its files of graphs, by field."""
+"""Shape of what a run keeps about its files of graphs, by field."""
 
 
 class PathStar(Task, World):
@@ -289,9 +290,10 @@ class PathStar(Task, World):
             raise ValueError("a comma must stand between two numbers")
         return self.vocab.encode([str(int(s)) if s.isdecimal() and len(s) < 10 else s for s in symbols])
 
+    @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. With `fill_in_the_middle` the goal, the last nodes of the path, goes between a `/` and
-        the `=` of a published prompt; other prompts are unchanged."""
+        """With `fill_in_the_middle` the goal, the last nodes of the path, goes between a `/` and the `=` of a
+        published prompt; other prompts are unchanged."""
         published = len(prompt) == self.config.prompt_length and prompt[-1] == self.equals
         if self.config.encoding != "fill_in_the_middle" or not published:
             return super().with_goal(prompt, goal)
@@ -411,12 +413,14 @@ class PathStar(Task, World):
             return np.array([goal]) if done == 0 else np.sort(sources[targets == prefix[-1]])
         return np.array([start]) if done == 0 else np.sort(targets[sources == prefix[-1]])
 
+    @override
     def state_name(self, label: int) -> str:
-        """See `World.state_name`: the node."""
+        """The name of a node."""
         return f"node {self.vocab.symbols[label]}"
 
+    @override
     def scene(self, tokens: np.ndarray) -> dict[str, Any]:
-        """See `Task.scene`: `edges`, `start` and `goal` as token ids."""
+        """`edges`, `start` and `goal` as token ids."""
         config, E = self.config, self.config.edges
         head = tokens[: config.prompt_length - 1].tolist()
         marks = head[2 : 3 * E : 3]

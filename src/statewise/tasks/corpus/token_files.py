@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.tasks.corpus.documents import parquet_column
 
@@ -63,8 +64,9 @@ class ParquetTokens(TokenFile):
         super().__init__(path)
         self.field = field
 
+    @override
     def pieces(self) -> Iterator[tuple[str, np.ndarray, bool]]:
-        """See `TokenFile.pieces`; rows are counted from 1."""
+        """Places are row numbers, counted from 1."""
         number = 0
         for rows in parquet_column(self.path, self.field, "--field"):
             ids, lengths = self._lists(rows, number)
@@ -96,8 +98,9 @@ class FlatTokens(TokenFile):
         super().__init__(path)
         self.kind = kind
 
+    @override
     def pieces(self) -> Iterator[tuple[str, np.ndarray, bool]]:
-        """See `TokenFile.pieces`; a place is that of the first id of a piece."""
+        """Places are those of the first id of each piece."""
         with open(self.path, "rb") as file:
             kind, count = self._header(file)
             size = self.path.stat().st_size - file.tell()

@@ -227,8 +227,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         """(n, T): the probability of each token given those before it."""
         return np.concatenate([self._walk(examples[rows])[1] for rows in self._blocks(examples)])
 
+    @override
     def beliefs(self, examples: Examples) -> np.ndarray:
-        """See `Believed`: each factor's belief about its own state."""
+        """The beliefs of all factors about their own states."""
         parts = []
         for rows in self._blocks(examples):
             joint, _ = self._walk(examples[rows])
@@ -262,8 +263,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         found[np.isnan(possible)] = np.nan
         return found
 
+    @override
     def next_tokens(self, examples: Examples) -> np.ndarray:
-        """See `Believed`; <bos> has probability 0."""
+        """<bos> has probability 0."""
         n, T = examples.tokens.shape
         found = np.zeros((n, T, len(self.vocab)))
         for rows in self._blocks(examples):
@@ -313,8 +315,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:
         return self._examples(self.process.draw(rng, n, length))
 
+    @override
     def vary(self, rng: np.random.Generator, factor: int, n: int) -> Examples:
-        """See `Believed`. In conditional products the others may then be less likely."""
+        """In conditional products, the tokens of the other factors may become less likely."""
         radix, words = self.process.radix, self.process.draw(rng, n, self.config.length)
         digits, common = np.unravel_index(words, radix), np.unravel_index(words[:1], radix)
         mixed = [digits[place] if place == factor else np.tile(common[place], (n, 1)) for place in range(len(radix))]
@@ -348,8 +351,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
                 now, _ = process.update(now, words[:, place])
             return np.array(found), False
 
+    @override
     def floors(self) -> np.ndarray:
-        """See `Believed`. Exact, except where too many beliefs are possible: then estimated from a fixed sample."""
+        """Exact, except where too many beliefs are possible: then estimated from a fixed sample."""
         return self._floors[0]
 
     # Scores
@@ -434,8 +438,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             now = self._walk(Examples(prefix[None], np.array([len(prefix)]), np.zeros(1, np.int64)))[0][:, -1]
         return np.flatnonzero(self._next(now)[0] > 0)
 
+    @override
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton`: (belief, tokens read)."""
+        """States are pairs: the belief, and the number of tokens read."""
         n, t = tokens.shape
         now = self._numbers(tokens)[:, -1] if t <= self.context else np.full(n, -1)
         return np.where(now[:, None] >= 0, np.stack([now, np.full(n, t)], axis=1), -1)
@@ -459,12 +464,14 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             found[:, -1] = opens
         return found
 
+    @override
     def tokens_left(self, states: np.ndarray) -> np.ndarray:
-        """See `Automaton`: every sequence has the same length."""
+        """Every sequence has the same length."""
         return np.where(states[:, 0] >= 0, self.context - states[:, 1], -1)
 
+    @override
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
-        """See `Automaton`. Prefixes of drawn sequences, all lengths equally likely where such pairs exist."""
+        """Prefixes of drawn sequences, all lengths equally likely where such pairs exist."""
         _ = self._states
         firsts: list[np.ndarray] = []
         seconds: list[np.ndarray] = []

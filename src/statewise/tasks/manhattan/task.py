@@ -198,8 +198,9 @@ class Manhattan(Task, Automaton):
         """Words separated by spaces."""
         return " ".join(self.vocab.decode(tokens))
 
+    @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. Raises `ValueError` for a prompt that begins no ride."""
+        """Raises `ValueError` for a prompt that begins no ride."""
         if len(prompt) == 1:
             raise ValueError("a ride begins with origin and destination, two crossings of the map")
         if len(prompt) >= 2:
@@ -305,13 +306,15 @@ class Manhattan(Task, Automaton):
             return np.empty(0, np.int64)
         return np.flatnonzero(self.allowed(self.states_after(prefix[None]))[0])
 
+    @override
     def state_name(self, label: int) -> str:
-        """See `World.state_name`: the crossing."""
+        """The name of a crossing."""
         return self.streets.names[label]
 
+    @override
     def scene(self, tokens: np.ndarray) -> dict[str, Any]:
-        """See `Task.scene`: `crossings` near the ride, by number: name, east and north; `streets` between them: begin,
-        end, and the token of their heading; `origin` and `destination`."""
+        """`crossings` near the ride, by number: name, east and north; `streets` between them: begin, end, and the
+        token of their heading; `origin` and `destination`."""
         places = self.streets.coordinates
         if places is None or len(tokens) < 2 or tokens[:2].max() >= self.N:
             return {}
@@ -336,8 +339,9 @@ class Manhattan(Task, Automaton):
             "destination": int(tokens[1]),
         }
 
+    @override
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton.states_after`; prefixes have at least origin and destination."""
+        """Prefixes have at least origin and destination."""
         states = tokens[:, :2].astype(np.int64)
         states[(states < 0).any(axis=1) | (states >= self.N).any(axis=1)] = -1
         for column in tokens[:, 2:].T:
@@ -370,8 +374,8 @@ class Manhattan(Task, Automaton):
         moves = self.streets.moves[np.where(riding, goal, 0), np.where(riding, at, 0)].astype(np.int64)
         return np.where(riding, np.where(moves == UNREACHABLE, -1, moves + 1), np.where(at == self.N, 0, -1))
 
+    @override
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
-        """See `Automaton.draw_pairs` and `draw_prefixes`."""
         config = self.config
         pairs = draw_prefixes(self.streets, rng, n, same_state, config.held_out_moves, config.max_moves)
         first, second = (

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded
@@ -54,7 +55,7 @@ class SequencesConfig(SequenceFile):
 
 
 KEPT: Shape = {"symbols": [TEXT], "context": POSITIVE, "has_prompts": FLAG, "sha256": {...: TEXT}}
-"""What a run keeps about its data."""
+"""Shape of what a run keeps about its data."""
 
 
 class Sequences(Task, HasBaselines):
@@ -176,8 +177,9 @@ class Sequences(Task, HasBaselines):
             *(f"warning: {line}" for line in (*how.warnings, *wrong)),
         ]
 
+    @override
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
-        """See `tasks.baselines`; estimated from the training sequences."""
+        """Estimated from the training sequences."""
         return baselines(self.training(), examples, len(self.vocab), self.end, self.config.end)
 
     def _encoded(self, path: Path, lines: list[tuple[int, Line]]) -> Ragged:
@@ -260,9 +262,10 @@ class Sequences(Task, HasBaselines):
             pass
         return json.dumps(symbols, ensure_ascii=False)
 
+    @override
     def continuation(self, before: str | Sequence[int] | np.ndarray, tokens: Sequence[int] | np.ndarray) -> str:
-        """See `Task.continuation`. From the first symbol on that contains the separator, and after a prompt that is a
-        JSON list, symbols are a JSON list."""
+        """From the first symbol on that contains the separator, and after a prompt that is a JSON list, symbols are
+        a JSON list."""
         written = before if isinstance(before, str) else self.decode(before)
         given = self.vocab.decode(self.encode(before) if isinstance(before, str) else before)
         symbols = self.vocab.decode(tokens)

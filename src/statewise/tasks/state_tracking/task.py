@@ -326,8 +326,9 @@ class StateTracking(Task, Automaton):
             return np.empty(0, np.int64)
         return np.flatnonzero(self.process.next[state] >= 0)
 
+    @override
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton.states_after`; of reading, one number."""
+        """States are single numbers."""
         return self._states(tokens)[:, -1:]
 
     @override
@@ -338,9 +339,9 @@ class StateTracking(Task, Automaton):
     def allowed(self, states: np.ndarray) -> np.ndarray:
         return (self.process.next[states[:, 0]] >= 0) & (states >= 0)
 
+    @override
     def tokens_left(self, states: np.ndarray) -> np.ndarray:
-        """See `Automaton.tokens_left`. With reveals a sequence is cut from an unending one, so each state may be its
-        last."""
+        """With reveals a sequence is cut from an unending one, so each state may be its last."""
         state = states[:, 0]
         if not self.process.ends:
             return np.where(state >= 0, 0, -1)
@@ -358,8 +359,9 @@ class StateTracking(Task, Automaton):
             found[reached] = distance
         return found
 
+    @override
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
-        """See `Automaton.draw_pairs`: of sequences of the longest training length, cut at the same random place."""
+        """Prefixes of sequences of the longest training length, cut at the same random place."""
         first: list[np.ndarray] = []
         second: list[np.ndarray] = []
         whole = self._lengths[1]

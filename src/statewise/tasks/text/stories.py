@@ -105,7 +105,7 @@ EMPTY = "empty"
 
 COUNTS = ("training", "held_out", "too_long", "empty", "in_both")
 KEPT: Shape = {"sources": {...: TEXT}, "tokenizer": TEXT, "stories": dict.fromkeys(COUNTS, COUNT)}
-"""What a run keeps about its data."""
+"""Shape of what a run keeps about its data."""
 
 
 class Stories(RunningText, Infilling, Task):
@@ -324,10 +324,11 @@ class Stories(RunningText, Infilling, Task):
         cuts = [config.prompt_length, -config.goal_length]
         return [Infill(*np.split(stories.story(row), cuts)) for row in rows]
 
+    @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. `plain`: the end-of-text token closes the goal, as it did every suffix in training.
-        `fill_in_the_middle`: goal, separator, prompt, and no goal for the decoder. A prompt that contains the separator
-        is returned unchanged. Raises `ValueError` if a goal is also given."""
+        """`plain`: the end-of-text token closes the goal, as it did every suffix in training. `fill_in_the_middle`:
+        goal, separator, prompt, and no goal for the decoder. A prompt that contains the separator is returned
+        unchanged. Raises `ValueError` if a goal is also given."""
         if self.separator in prompt:
             if len(goal):
                 raise ValueError(f"the prompt contains {bpe.SEPARATOR}, so it has a goal: give one or the other")

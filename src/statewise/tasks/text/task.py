@@ -68,7 +68,7 @@ class InMemory:
         return len(self.tokens)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See `Tokens`."""
+        """(stop - start,) tokens."""
         return self.tokens[start:stop]
 
 
@@ -94,7 +94,7 @@ class Windows:
         return Examples(tokens, lengths, np.zeros(len(starts), np.int64), documents)
 
     def continues(self, rows: np.ndarray) -> np.ndarray:
-        """See `ConsecutiveRows.continues`."""
+        """(n,) bool: whether each row continues the document in which the previous one ends, as in `ConsecutiveRows`."""
         starts = np.asarray(rows, np.int64) * self.context
         return np.array([start > 0 and self.tokens.read(start - 1, start)[0] != self.end for start in starts.tolist()])
 
@@ -115,7 +115,7 @@ KEPT: Shape = {
     "training": _SPLIT,
     "held_out": _SPLIT,
 }
-"""What a run keeps about its data."""
+"""Shape of what a run keeps about its data."""
 
 
 class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
@@ -204,8 +204,9 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
         """Rows spread evenly over the held-out split: at most n, and at most `held_out_tokens` tokens."""
         return self._some(self._opened().held_out, n)
 
+    @override
     def held_out_texts(self) -> Iterator[np.ndarray]:
-        """See `WholeTexts`; those that begin within `held_out_tokens`."""
+        """Documents that begin within `held_out_tokens`."""
         split, most = self._opened().held_out, self.config.held_out_tokens
         begun = np.empty(0, np.int64)
         for start in range(0, len(split), TEXTS_READ):
@@ -289,7 +290,7 @@ def _word_starts(text: bytes) -> np.ndarray:
 
 
 def _facts(corpus: Corpus) -> dict[str, Any]:
-    """What a run records about its corpus."""
+    """Facts that a run records about its corpus."""
 
     def facts_of(split: Split) -> dict[str, Any]:
         checksums = [shard.facts["sha256"] for shard in split.shards]
