@@ -8,7 +8,7 @@ from typing import Any
 from statewise.runtime.messages import short
 
 LARGEST = 2**53
-"""Numbers in configurations and files are below it; so floats hold every whole number exactly."""
+"""Upper limit of numbers in configurations and files, so that floats hold every whole number exactly."""
 
 
 def bounded(

@@ -226,7 +226,7 @@ def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
     finally:
         if _identity(path) == own:  # and not the lock of another process, whose folder has taken the place of this one
             with contextlib.suppress(OSError):  # Windows keeps files that are open
-                path.unlink()  # while it is held: who waits for it then notices that it is gone, and makes a new one
+                path.unlink()  # while it is held: a process that waits for it notices, and makes a new one
         held.release()
 
 

@@ -544,7 +544,7 @@ def set_aside(folder: Path, files: Iterable[str]) -> None:
 
 
 def _aside(folder: Path) -> Path:
-    """Where a folder is set aside while another takes its place."""
+    """The path of a folder that is set aside while another takes its place."""
     return folder.absolute().with_name(f".replaced-{stem(folder.absolute().name)}")
 
 

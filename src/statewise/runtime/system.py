@@ -64,7 +64,7 @@ def ended_with_parent() -> Callable[[], None] | None:
     def ask() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not by the parent's handler, which a fork inherits
         prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # it has ended meanwhile
+        if os.getppid() != parent:  # it has just ended
             os.kill(os.getpid(), signal.SIGTERM)
 
     return ask

@@ -265,7 +265,7 @@ class PathStar(Task, World):
         return self._training_lines
 
     def _unchanged(self, field: str) -> Path:
-        """Where a file of graphs is. Raises `ValueError` if it is missing or has changed."""
+        """The path of a file of graphs. Raises `ValueError` if it is missing or has changed."""
         if field in self._sums:
             check_unchanged(self._paths[field], self._sums[field])
         return self._paths[field]

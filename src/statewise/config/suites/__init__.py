@@ -94,7 +94,7 @@ class Setting:
     parts: dict[str, Any]
     """Fields of their recipes, by part."""
     then: list[list[str]]
-    """Commands besides those of the recipe."""
+    """Further commands, after those of the recipe."""
 
 
 @dataclass(frozen=True)

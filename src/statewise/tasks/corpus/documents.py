@@ -38,7 +38,7 @@ class Piece(NamedTuple):
     first: bool
     last: bool
     place: str
-    """Where the document is, for messages."""
+    """Place of the document, for messages."""
 
 
 class Source(ABC):
@@ -239,7 +239,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 line, rest = data[: error.start].decode(), data[error.start :]
             if "\0" in line:
                 raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
-            if len(raw) == LONGEST and not raw.endswith(b"\n") and line.isspace():  # else taken for a blank line
+            if len(raw) == LONGEST and not raw.endswith(b"\n") and line.isspace():  # else read as a blank line
                 raise ValueError(f"{path}:{number}: {LONGEST:,} bytes of white space: this is not a text file")
             yield number, line.removeprefix("\ufeff") if offset == 0 else line
             offset += len(data) - len(rest)

@@ -162,7 +162,7 @@ _BREAKS = (re.compile(r"\n[ \t\r]*\n\s*"), re.compile(r"\n"))
 
 
 def _find_cut(sources: Sequence[Source], target: int, characters: int) -> int:
-    """Where a single document is cut: at the blank line nearest to `target`, else the nearest line end, else there.
+    """The place to cut a single document: at the blank line nearest to `target`, else the nearest line end, else there.
     Blank lines and line ends must leave half to one and a half times the wanted share after them."""
     share = characters - target
     nearest: list[int | None] = [None, None]

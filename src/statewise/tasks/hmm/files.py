@@ -22,7 +22,7 @@ from statewise.tasks.own_files.lines import read_whole
 SHAPE: Shape = {"matrices": [[[NUMBER]]], "tokens?": [TEXT], "start?": [NUMBER], "right?": [NUMBER]}
 """Shape of the JSON file, and of the file that a run keeps."""
 KEYS = ("matrices", "tokens", "start", "right")
-"""Of the content."""
+"""Keys of that content."""
 LARGEST = 2**28
 """Most bytes of a file, or of its arrays in memory."""
 

@@ -54,7 +54,7 @@ def check_sequences(beginning: bytes, path: Path) -> None:
 
 
 def _starts(*magic: bytes, at: int = 0) -> Callable[[bytes], bool]:
-    """Whether one of `magic` stands at the offset `at`."""
+    """Whether one of `magic` is at the offset `at`."""
     return lambda beginning: beginning.startswith(magic, at)
 
 

@@ -80,7 +80,7 @@ class SequenceFile:
 
 
 def unescaped(separator: str) -> str:
-    """A separator as it stands in lines."""
+    """A separator as it is written in lines."""
     return separator.replace("\\t", "\t")  # a tab is hard to type in a shell
 
 
@@ -98,7 +98,7 @@ class Parsed(NamedTuple):
     columns: list[str]
     """Columns of the header or the first object; empty if there are none."""
     warnings: tuple[str, ...] = ()
-    """What looks misread in it."""
+    """Warnings about what looks misread in it."""
 
 
 MISSING = frozenset({"NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None"})

@@ -45,7 +45,7 @@ def _counts(sequences: Ragged, vocabulary: int) -> np.ndarray:
 def warnings(
     symbols: Sequence[str], training: Ragged, held_out: Ragged, layout: SequenceFile, columns: Sequence[str]
 ) -> list[str]:
-    """Signs that a file was misread, each with what fixes it; `columns` as in `Parsed`."""
+    """Signs that a file was misread, each with its remedy; `columns` as in `Parsed`."""
     counts = _counts(training, len(symbols)) + _counts(held_out, len(symbols))
     found = _misread(symbols, training, held_out, layout, columns, counts)
     missing = [token for token, symbol in enumerate(symbols) if symbol in MISSING and counts[token]] if columns else []

@@ -188,7 +188,7 @@ class Sequences(Task, HasBaselines):
         for number, (prompt, answer) in lines:
             length = len(prompt) + len(answer) + 1
             if self.config.end in (*prompt, *answer):
-                problems.add(number, f"the end symbol {self.config.end!r} stands in it, which ends every sequence")
+                problems.add(number, f"the end symbol {self.config.end!r} occurs in it, but it ends every sequence")
                 continue
             if length > self.context:
                 problems.add(number, f"{length} tokens with the end symbol, but the context is {self.context}")

@@ -30,7 +30,7 @@ class Source(ABC):
 
     @abstractmethod
     def place(self, number: int) -> str:
-        """Where line or row `number` is, for messages."""
+        """The place of line or row `number`, for messages."""
 
 
 @dataclass(frozen=True)

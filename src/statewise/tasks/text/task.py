@@ -94,7 +94,7 @@ class Windows:
         return Examples(tokens, lengths, np.zeros(len(starts), np.int64), documents)
 
     def continues(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) bool: whether each row continues the document in which the previous one ends, as in `ConsecutiveRows`."""
+        """(n,) bool: whether each row continues the document in which the previous row ends."""
         starts = np.asarray(rows, np.int64) * self.context
         return np.array([start > 0 and self.tokens.read(start - 1, start)[0] != self.end for start in starts.tolist()])
 
@@ -272,7 +272,7 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
                 text = first + b"".join(rest)
                 size += len(text) - len(first)
                 starts = _word_starts(text)
-                whole = part[-1] == self.end  # else the word behind the last byte begins in the next row
+                whole = part[-1] == self.end  # else the word after the last byte begins in the next row
                 words += int(((starts >= len(first)) & (whole | (starts < len(text)))).sum())
         return {"word": words, "byte": size}
 
