@@ -238,7 +238,7 @@ def _cells(
         recipe, objective, backbone = names
         fields = recipe_fields(yaml.safe_dump(axes["recipes"][recipe]), f"{source}: recipes.{recipe}")
         if "seed" in axes["recipes"][recipe]:
-            raise ValueError(f"{source}: recipes.{recipe}: seed: leave it out: the suite's `seeds` set it")
+            raise ValueError(f"{source}: recipes.{recipe}: remove seed: the suite's `seeds` set it")
         own = {"objective": axes["objectives"][objective], "backbone": axes["backbones"][backbone]}
         here = [setting for setting in settings if among(setting.among)]
         for parts in (own, *(setting.parts for setting in here)):
