@@ -34,7 +34,7 @@ NOT_RUN = {
     "playground ": "does not end (tests/deploy/playground), but for --export",
     "lm-eval ": "fetches benchmarks (tests/evaluation/zero_shot)",
     "--hub ": "fetches a dataset (tests/tasks/corpus)",
-    "--from DIR": "needs the published map (tests/tasks/test_manhattan.py)",
+    "--from DIR": "needs the published map (tests/tasks/manhattan/test_task.py)",
     "maps/manhattan": "needs the published map",
     "--tokenizer gpt2:DIR": "needs the published tokenizer (tests/tasks/corpus)",
     "runs/theirs": "needs a published checkpoint (tests/deploy/export/test_sps_checkpoint.py)",

@@ -101,7 +101,7 @@ def train(tmp_path, monkeypatch, capsys):
         ({"task": "own_parts:Headless"}, "headline metric is 'exact_matches', which is none of its metrics: path_acc"),
         ({"task": "own_parts:TakesLoss"}, "TakesLoss: the metric loss has a reserved name"),
         ({"task": "own_parts:NoNumber"}, "NoNumber: the metric share must be a number, not"),
-        ({"task": "own_parts:Short"}, "Short.sample drew 1 sequences in place of 8"),
+        ({"task": "own_parts:Short"}, "Short.sample drew 1 sequences instead of 8"),
         ({"task": "own_parts:Folder"}, "the task keeps a file called '../../outside.txt'"),
     ],
 )

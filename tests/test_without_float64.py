@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import statewise
-from statewise.data_types import in_float64, sent
+from statewise.runtime.devices import in_float64, to_device
 
 
 class OnMps:
@@ -49,9 +49,9 @@ def test_what_is_computed_in_float64_is_computed_on_the_host():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
-def test_no_float64_is_sent_there(dtype):
-    assert sent(OnHost(dtype), "mps") == ("mps", torch.float32 if dtype == torch.float64 else dtype)
-    assert sent(torch.zeros(2, dtype=dtype), "meta").dtype == dtype
+def test_float64_becomes_float32_there(dtype):
+    assert to_device(OnHost(dtype), "mps") == ("mps", torch.float32 if dtype == torch.float64 else dtype)
+    assert to_device(torch.zeros(2, dtype=dtype), "meta").dtype == dtype
 
 
 def test_no_results_of_models_are_made_float64_where_they_are():
@@ -60,7 +60,7 @@ def test_no_results_of_models_are_made_float64_where_they_are():
         "decoding/sample.py": 1,  # logits that were brought to the host
         "backbones/hf/standardisation.py": 1,  # a model that is being made
         "training/trainer.py": 1,  # counts of several processes, which mps does not have
-        "types.py": 1,  # `in_float64`
+        "runtime/devices.py": 1,  # `in_float64`
     }
     found = {}
     folder = Path(statewise.__file__).parent

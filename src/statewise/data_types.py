@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol,
 
 import numpy as np
 
+from statewise.runtime.devices import to_device
 from statewise.runtime.json_files import COUNT, MEASURED, TEXT, metric
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ __all__ = [
     "Rows",
     "Sample",
     "Scored",
-    "in_float64",
-    "sent",
 ]
 
 
@@ -88,7 +87,7 @@ class Examples:
         return len(self.tokens)
 
     def __getitem__(self, rows: slice | np.ndarray) -> Examples:
-        """The selected rows, without columns that pad all of them."""
+        """The selected rows, without columns that are padding in all of them."""
         lengths = self.lengths[rows]
         longest = int(lengths.max()) if len(lengths) else 0
         documents = None if self.documents is None else self.documents[rows, :longest]
@@ -114,6 +113,62 @@ class Rows(Protocol):
         """The rows of the given numbers, in that order."""
 
 
+class Ragged:
+    """n sequences of different lengths, concatenated without padding, in the smallest integer type that holds their
+    tokens; satisfies `Rows`."""
+
+    def __init__(self, tokens: np.ndarray, lengths: np.ndarray, prompt_lengths: np.ndarray) -> None:
+        """`tokens` (sum of lengths,) of any integer type; `lengths` and `prompt_lengths` (n,)."""
+        self.tokens, self.lengths, self.prompt_lengths = tokens, lengths, prompt_lengths
+        self.starts = np.cumsum(lengths) - lengths
+
+    @classmethod
+    def of(cls, rows: Sequence[np.ndarray], prompt_lengths: Sequence[int], vocabulary: int) -> Ragged:
+        """One or more sequences of token ids below `vocabulary`."""
+        tokens = np.concatenate([row.astype(np.min_scalar_type(vocabulary - 1)) for row in rows])
+        return cls(tokens, np.array([len(row) for row in rows], np.int64), np.array(prompt_lengths, np.int64))
+
+    @classmethod
+    def unpadded(cls, examples: Examples, vocabulary: int) -> Ragged:
+        """Examples that have one document per row and score every answer token."""
+        assert examples.documents is None
+        assert examples.scored is None
+        real = np.arange(examples.tokens.shape[1]) < examples.lengths[:, None]
+        kind = np.min_scalar_type(vocabulary - 1)
+        return cls(examples.tokens.astype(kind)[real], examples.lengths, examples.prompt_lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Examples:
+        """The selected rows, padded to the longest of them."""
+        lengths = self.lengths[rows]
+        tokens = np.zeros((len(lengths), int(lengths.max()) if len(lengths) else 0), np.int64)
+        for place, (start, length) in enumerate(zip(self.starts[rows].tolist(), lengths.tolist())):
+            tokens[place, :length] = self.tokens[start : start + length]
+        return Examples(tokens, lengths, self.prompt_lengths[rows])
+
+    def row(self, number: int) -> np.ndarray:
+        """(length,) tokens of one row, of the type in which they are kept."""
+        return self.tokens[self.starts[number] : self.starts[number] + self.lengths[number]]
+
+    def holds(self, examples: Examples) -> np.ndarray:
+        """(n,) bool: whether an example of one document is one of these rows, with the same prompt."""
+        kind = self.tokens.dtype
+        asked = [
+            (prompt, row[:length].astype(kind).tobytes())
+            for prompt, row, length in zip(examples.prompt_lengths.tolist(), examples.tokens, examples.lengths)
+        ]
+        missing = set(asked)
+        for number, prompt in enumerate(self.prompt_lengths.tolist()):
+            missing.discard((prompt, self.row(number).tobytes()))
+        return np.array([one not in missing for one in asked], bool)
+
+    def columns(self) -> np.ndarray:
+        """(sum of lengths,) int64: the place of each token in its row."""
+        return np.arange(len(self.tokens)) - np.repeat(self.starts, self.lengths)
+
+
 class Continuation(NamedTuple):
     """How the rows of a training batch continue those of the previous step."""
 
@@ -128,25 +183,7 @@ class Plan(Protocol):
     what goes to a model in mixed precision, and refuses frozen dataclasses."""
 
     def to(self, device: Any) -> Self:
-        """The same on a device."""
-
-
-def sent(tensor: Tensor, device: Any) -> Tensor:
-    """The tensor on a device; float64 becomes float32 on mps, which has none. Copies to a GPU wait for nothing that it
-    has still to do."""
-    kind = str(device).partition(":")[0]
-    if tensor.device.type == kind:
-        return tensor.to(device)
-    if kind == "mps" and str(tensor.dtype) == "torch.float64":
-        tensor = tensor.float()
-    # Not to the host, where it could be read before it has arrived; and on mps the copy could come too late.
-    ahead = tensor.device.type == "cpu" and kind != "mps"
-    return (tensor.pin_memory() if ahead and kind == "cuda" else tensor).to(device, non_blocking=ahead)
-
-
-def in_float64(tensor: Tensor) -> Tensor:
-    """The tensor in float64: on its device, or on the host if that is mps, which has no float64."""
-    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+        """The plan on a device."""
 
 
 class Batch(NamedTuple):
@@ -181,11 +218,11 @@ class Batch(NamedTuple):
         """The same batch on a device."""
         ahead = self.continuation
         return self._replace(
-            tokens=sent(self.tokens, device),
-            scored=sent(self.scored, device),
-            real=sent(self.real, device),
-            documents=None if self.documents is None else sent(self.documents, device),
-            continuation=None if ahead is None else Continuation(*(sent(part, device) for part in ahead)),
+            tokens=to_device(self.tokens, device),
+            scored=to_device(self.scored, device),
+            real=to_device(self.real, device),
+            documents=None if self.documents is None else to_device(self.documents, device),
+            continuation=None if ahead is None else Continuation(*(to_device(part, device) for part in ahead)),
             plan=None if self.plan is None else self.plan.to(device),
         )
 
@@ -280,7 +317,7 @@ class Headline:
 
 
 DETAILS = ("position_", "step_")
-"""Prefixes of metrics that split another one up: reports keep them, short lines and comparisons leave them out."""
+"""Prefixes of metrics that are details of another one: reports keep them, short lines and comparisons omit them."""
 
 
 Metrics = Annotated[dict[str, float], {...: metric}]
@@ -320,7 +357,7 @@ class Evaluation:
 
 
 class LacksPower(ValueError):
-    """A task or model lacks an optional power (a type that only some have)."""
+    """Raised if a task or model lacks an optional capability (a type that only some have)."""
 
     def __init__(self, message: str, power: type) -> None:
         super().__init__(message)
@@ -328,4 +365,4 @@ class LacksPower(ValueError):
 
 
 class NotFinite(ArithmeticError):
-    """A part of the loss or the gradient is infinite or NaN."""
+    """Raised if a part of the loss or the gradient is infinite or NaN."""

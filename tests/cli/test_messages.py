@@ -214,7 +214,7 @@ def test_missing_and_empty_records_of_training_are_no_failed_training(capsys, ru
 
 
 def test_a_run_without_the_checkpoints_that_it_had_is_not_trained_over(capsys, run):
-    metrics, rest = (run / "metrics.jsonl"), "restore {} from a copy, or train anew with --overwrite"
+    metrics, rest = (run / "metrics.jsonl"), "restore {} from a copy, or train again with --overwrite"
     (run / "reports" / "evaluation.json").unlink()
     shutil.rmtree(run / "checkpoints")
     before = metrics.read_text()

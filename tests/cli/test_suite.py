@@ -350,7 +350,7 @@ def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
         ('bits: ["evaluate', 'bits: ["evaluate --data no.txt", "evaluate', "--data no.txt: no such file or folder"),
         ('bits: ["evaluate', 'bits: ["analyze future-probe --out x", "evaluate', "omit --out"),
         ('bits: ["evaluate', 'bits: ["evaluate --losses x", "evaluate', "omit --losses"),
-        ("  far: {name", "  ../far: {name", "is no name"),
+        ("  far: {name", "  ../far: {name", "is not a name"),
         ("far: {name: next_latent, horizon: 2}", "far: 3", "objectives.far must be a mapping"),
         ("far: {name: next_latent, horizon: 2}", "far: {name: multi_token}\n  last: {name: multi_tokn}", "multi_tok"),
         (
@@ -363,7 +363,7 @@ def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
         ("- {recipes: [stars], backbones: [lstm]}", "- {1: [stars]}", "without[0] must be keyed by text, not by 1"),
         ("recipes: [bits], backbones: [gpt], b", "1: [bits], b", "settings: unknown key '1'"),
         ("backbone: {init", "backbone: {on", "bits/next_token-gpt"),
-        ("    base: parity", "    base: parity\n    seed: 7", "recipes.bits: seed: the runs have those of the suite"),
+        ("    base: parity", "    base: parity\n    seed: 7", "recipes.bits: remove seed: the suite"),
         ("name: recurrent, cell: lstm", "name: two_stream", "bits/next_token-lstm: backbone.window 64"),
     ],
 )

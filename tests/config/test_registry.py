@@ -20,7 +20,7 @@ from statewise.objectives import OBJECTIVES
 from statewise.objectives.next_token import NextToken
 from statewise.tasks import TASKS
 
-EXAMPLE = Path(__file__).parent / "example_package"
+EXAMPLE = Path(__file__).parent.parent / "example_package"
 TINY = [
     "--backbone.width=16",
     "--backbone.heads=2",
@@ -105,7 +105,7 @@ def test_a_package_of_its_own_is_trained_from_the_command_line(installed, tmp_pa
     assert "did you mean --beginning-with?" in mistaken
     missing = called_without(tmp_path, "evaluate", "run")
     assert "unknown task 'counting'" in missing
-    assert "Those of other packages need these installed" in missing
+    assert "Names from other packages need these packages installed" in missing
 
 
 def called_without(folder, *words):

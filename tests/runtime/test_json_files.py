@@ -28,7 +28,7 @@ def test_what_is_nested_deeper_than_anything_needs_is_refused_however_deep():
 @pytest.mark.parametrize("kind", [str, str.encode])
 def test_half_of_a_surrogate_pair_is_refused(kind):
     for content in (r'{"title": "\ud83d"}', r'["\uDC00"]', r'{"\udfff": 1}'):
-        with pytest.raises(ValueError, match=r"^reports/a\.json: it holds half of a surrogate pair"):
+        with pytest.raises(ValueError, match=r"^reports/a\.json: it contains half of a surrogate pair"):
             parse_json(kind(content), ANYTHING, "reports/a.json")
     assert parse_json(kind(r'["\ud83d\ude00", "\\ud83d"]'), ANYTHING, "a.json") == ["\U0001f600", r"\ud83d"]
 

@@ -70,12 +70,12 @@ def test_launchers_are_known_by_what_only_their_tasks_have(monkeypatch, environm
 @pytest.mark.parametrize(
     ("environment", "variable"),
     [
-        ({**TORCHRUN, "WORLD_SIZE": "x"}, "WORLD_SIZE must be a number from 1 on, not 'x'"),
-        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE must be a number from 1 on, not '0'"),
-        ({"TORCHELASTIC_RUN_ID": "x"}, "WORLD_SIZE must be a number from 1 on, not ''"),
-        ({**TORCHRUN, "RANK": "9" * 5000}, "RANK must be a number from 0 on"),
-        ({**STEP, "SLURM_STEP_NUM_TASKS": "-1"}, "SLURM_STEP_NUM_TASKS must be a number from 1 on, not '-1'"),
-        ({"LOCAL_RANK": "first"}, "LOCAL_RANK must be a number from 0 on, not 'first'"),
+        ({**TORCHRUN, "WORLD_SIZE": "x"}, "WORLD_SIZE must be a number of at least 1, not 'x'"),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE must be a number of at least 1, not '0'"),
+        ({"TORCHELASTIC_RUN_ID": "x"}, "WORLD_SIZE must be a number of at least 1, not ''"),
+        ({**TORCHRUN, "RANK": "9" * 5000}, "RANK must be a number of at least 0"),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "-1"}, "SLURM_STEP_NUM_TASKS must be a number of at least 1, not '-1'"),
+        ({"LOCAL_RANK": "first"}, "LOCAL_RANK must be a number of at least 0, not 'first'"),
     ],
 )
 def test_a_launchers_wrong_variable_is_named(monkeypatch, capsys, environment, variable):

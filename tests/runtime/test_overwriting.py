@@ -380,7 +380,7 @@ def test_what_has_the_name_of_a_lock_or_of_a_work_folder_stays_and_is_named(tmp_
 
 
 def test_the_root_is_not_written():
-    with pytest.raises(FileExistsError, match="root of all folders"), claimed(Path("/")):
+    with pytest.raises(FileExistsError, match="root folder"), claimed(Path("/")):
         pass
 
 

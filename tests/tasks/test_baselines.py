@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.data_types import Examples
+from statewise.data_types import Examples, Ragged
 from statewise.tasks import baselines as room
 from statewise.tasks.baselines import accuracies, baselines
-from statewise.tasks.ragged import Ragged
 
 SYMBOLS = 4
 END = SYMBOLS

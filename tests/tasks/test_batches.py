@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from statewise.data_types import Examples, LacksPower
 from statewise.tasks import permutation
 from statewise.tasks.batches import Stream, blocks, collate, same_prompt_length, similar_prompt_length
-from statewise.tasks.manhattan.packing import pack
+from statewise.tasks.manhattan.task import pack
 from statewise.tasks.path_star import PathStar, PathStarConfig
 
 

@@ -387,8 +387,8 @@ def test_used_numbers_leave_the_pool_once_each():
     [
         ("14,83,88,91|", "a prompt is 4 inputs and the target, separated by commas, and a bar, not"),
         ("14,83,88,91,23", "and a bar, not"),
-        ("14,83,88,91,23|83-14=68,", "no right solution begins with '83-14=68,'"),
-        ("14,83,88,91,23|83-15", "no right solution begins with '83-15'"),
+        ("14,83,88,91,23|83-14=68,", "no correct solution begins with '83-14=68,'"),
+        ("14,83,88,91,23|83-15", "no correct solution begins with '83-15'"),
     ],
 )
 def test_prompts_that_no_right_solution_begins_with_are_refused(text, message):

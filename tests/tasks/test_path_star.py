@@ -163,7 +163,7 @@ def test_files_in_place_of_drawn_graphs_stay_apart(tmp_path):
     )
     with pytest.raises(ValueError, match="contains held-out graphs"):
         PathStar(both).training()
-    with pytest.raises(ValueError, match="training_graphs is of drawn graphs, and training_file gives its own"):
+    with pytest.raises(ValueError, match="training_graphs applies to drawn graphs, but training_file gives its own"):
         dataclasses.replace(both, training_graphs=5)
 
 
@@ -184,7 +184,7 @@ def test_a_run_finds_its_files_again_and_refuses_changed_ones(tmp_path, monkeypa
         with pytest.raises(ValueError, match=f"{field}: the data has changed since the run began"):
             PathStar(config, kept).training()
         (tmp_path / field).write_text(line)
-    with pytest.raises(ValueError, match="not of the files in its recipe"):
+    with pytest.raises(ValueError, match="does not belong to the files in its recipe"):
         PathStar(PathStarConfig(degree=2, length=2, nodes=4), kept)
     with pytest.raises(ValueError, match=r"path_star.json of this run is missing"):
         PathStar(config, {})

@@ -62,8 +62,8 @@ def test_a_warm_up_that_ends_within_the_decay_is_noted():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"final_rate": 0.1}, "final_rate is what the rate decays to, and it does not decay: set decay_share"),
-        ({"schedule": "cosine", "decay_share": 0.2}, "decay_share is of the schedule linear: set it to 0"),
+        ({"final_rate": 0.1}, "final_rate has no effect without a decay: set decay_share"),
+        ({"schedule": "cosine", "decay_share": 0.2}, "decay_share belongs to the schedule linear: set it to 0"),
     ],
 )
 def test_fields_of_a_schedule_that_would_do_nothing_are_refused(fields, message):

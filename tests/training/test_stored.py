@@ -84,7 +84,7 @@ def test_rows_that_are_missing_or_there_twice_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="torn is not a readable safetensors file"):
         open_stored([tmp_path / "torn"])
     (tmp_path / "odd").write_bytes(save({"a": torch.ones(2)}, metadata={"rows": '{"a": {"first": -1, "of": 2}}'}))
-    with pytest.raises(ValueError, match=r"odd: rows: a\.first must be a whole number from 0 on"):
+    with pytest.raises(ValueError, match=r"odd: rows: a\.first must be a whole number of at least 0"):
         open_stored([tmp_path / "odd"])
 
 
@@ -188,7 +188,7 @@ def test_a_manifest_that_names_other_files_is_damaged(run):
     _, sums = write_checkpoint(run, 5)
     made = run.end_checkpoint(5, sums)
     for wrong, what in (
-        ({**sums, "../../config.json": "0"}, "no file of a checkpoint"),
+        ({**sums, "../../config.json": "0"}, "not a file of a checkpoint"),
         ({"training.pt": sums["training.pt"]}, "names no weights"),
     ):
         (made.folder / "manifest.json").write_text(json.dumps(wrong))

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from statewise.backbones import BACKBONES, two_stream
 from statewise.backbones.nn.stream_attention import attend_dense
 from statewise.config.recipes import recipe_text
-from statewise.data_types import sent
 from statewise.model.building import make_objective, make_task
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
+from statewise.runtime.devices import to_device
 from statewise.tasks.batches import Stream
 
 TINY = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=2"]
@@ -131,10 +131,10 @@ def test_copies_to_a_gpu_are_from_pinned_memory(monkeypatch):
             calls.append((str(device), non_blocking))
             return self
 
-    sent(Recorded(), "cuda:1")
-    sent(Recorded(), torch.device("mps"))
-    sent(Recorded(), "cpu")
+    to_device(Recorded(), "cuda:1")
+    to_device(Recorded(), torch.device("mps"))
+    to_device(Recorded(), "cpu")
     assert calls == ["pinned", ("cuda:1", True), ("mps", False), ("cpu", False)]
     monkeypatch.setattr(Recorded, "device", torch.device("cuda", 0))
-    sent(Recorded(), torch.device("cpu"))
+    to_device(Recorded(), torch.device("cpu"))
     assert calls[4:] == [("cpu", False)], "a copy to the host that did not wait could be read too early"

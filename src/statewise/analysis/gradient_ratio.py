@@ -17,10 +17,10 @@ from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.positions import documents, smoothed
-from statewise.data_types import in_float64
 from statewise.decoding.predictor import Predictor, Traceable, require
 from statewise.reporting.figures import Panel
 from statewise.runtime.bounds import bounded
+from statewise.runtime.devices import in_float64
 from statewise.runtime.progress import announced
 from statewise.tasks.base import Task
 

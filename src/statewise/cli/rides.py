@@ -117,7 +117,7 @@ def _map(options: argparse.Namespace, settings: MapSettings) -> int:
 def _check(options: argparse.Namespace, labels: Path | None) -> int:
     """Prints the verdicts on rides, and writes them to the file `labels`."""
     from statewise.reporting.tables import metrics_table
-    from statewise.tasks.manhattan.checking import VERDICTS
+    from statewise.tasks.manhattan.rides import VERDICTS
 
     task, rides, lines = _read(options)
     checked = task.check(rides)

@@ -16,11 +16,11 @@ class Declared:
     """A field of a dataclass."""
 
     default: Any
-    """Its value, or the expression as text where that needs names or calls; None if there is none."""
+    """Default value, or the expression as text if that needs names or calls; None if there is none."""
     text: str
-    """What the docstring below it says, on one line."""
+    """The docstring below it, on one line."""
     choices: tuple[str, ...] = ()
-    """The words that it may be, as far as its type names them."""
+    """Words that it may be, if its type names them."""
 
 
 def declared_fields(target: str) -> dict[str, Declared]:
@@ -60,7 +60,7 @@ def _parents(module: str, node: ast.ClassDef) -> list[tuple[str, ast.ClassDef]]:
 
 
 def _config(module: str, node: ast.ClassDef) -> tuple[str, ast.ClassDef] | None:
-    """What a class, or else a parent of it, has as `Config`."""
+    """The `Config` of a class, or else of a parent."""
     for statement in node.body:
         if isinstance(statement, ast.ClassDef) and statement.name == "Config":
             return module, statement

@@ -30,7 +30,7 @@ KINDS = ("task", "backbone", "objective")
 
 
 class Choices(Protocol):
-    """Classes by name, each with the dataclass `Config` of its fields: a `tables.Table`, for one."""
+    """Classes by name, each with the dataclass `Config` of its fields, such as `registry.Table`."""
 
     def __getitem__(self, name: str) -> Any:
         """Raises `ValueError` for an unknown name."""
@@ -125,8 +125,7 @@ def _parser(configs: tuple[tuple[str, type], ...]) -> ArgumentParser:
 
 
 def _new_parser() -> ArgumentParser:
-    """A parser of values as YAML, but for texts that YAML takes for nothing, such as `#` and `~`: `null` alone is
-    null."""
+    """A parser of values as YAML, except that only `null` is null: YAML would also read `#` and `~` so."""
     import yaml
     from jsonargparse import ArgumentParser, get_loader, set_loader
 
@@ -142,7 +141,7 @@ def _new_parser() -> ArgumentParser:
 
 def _parsed(parser: ArgumentParser, flags: Sequence[str]) -> Namespace:
     """The values of `flags`, each of which is `--key=value`. Raises `ArgumentError`, also for numbers to the base of
-    60, which the parser takes from YAML: `1:30` would be 90."""
+    60, which YAML has: `1:30` would be 90."""
     from jsonargparse import ArgumentError
 
     parsed = parser.parse_args(list(flags))
@@ -238,7 +237,7 @@ def lines_of(fields: Mapping[str, Declared], prefix: str = "", values: Mapping[s
 
 
 def _with_choices(field: Declared) -> str:
-    """A field's documentation, and the words that it may be unless that names them all."""
+    """A field's documentation, and its possible words, unless it names them all."""
     named = all(re.search(rf"\b{re.escape(word)}\b", field.text) for word in field.choices)
     return field.text if named else f"{field.text} One of {', '.join(field.choices)}."
 
@@ -355,7 +354,7 @@ def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
 
 
 def _too_large(flags: Sequence[str]) -> str:
-    """Of the longest number; the parser does not say which."""
+    """The message for a number that is too large: the longest one, since the parser does not say which."""
     key, _, value = max(flags, key=len).removeprefix("--").partition("=")
     return f"{key}: {cut(value)} is too large"
 

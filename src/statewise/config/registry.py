@@ -46,10 +46,10 @@ class Table(Generic[Part]):
             return name
         announced = self.announced().get(name)
         if not announced:
-            told = unknown(self.kind, name, [*self, *self.announced()])
+            message = unknown(self.kind, name, [*self, *self.announced()])
             about = [row for row in self if re.search(rf"\b{re.escape(name)}\b", self.describe(row), re.IGNORECASE)]
             hint = f". {name} is in the description of {', '.join(f'{row} ({self.describe(row)})' for row in about)}"
-            raise ValueError(f"{told}{hint * bool(about)}. Those of other packages need these installed")
+            raise ValueError(f"{message}{hint * bool(about)}. Names from other packages need these packages installed")
         if len(announced) > 1:
             raise ValueError(
                 f"the {self.kind} {name} is registered by {' and by '.join(map(origin, announced))}: choose one by its "

@@ -137,13 +137,13 @@ class TrainerConfig:
         bounded(self, "learning_rate", prefix="trainer.", above=0)
         bounded(self, "decay_share", "final_rate", prefix="trainer.", at_least=0, at_most=1)
         if self.schedule == "cosine":
-            unset(self, "decay_share", prefix="trainer.", reason="is of the schedule linear: set it to 0")
+            unset(self, "decay_share", prefix="trainer.", reason="belongs to the schedule linear: set it to 0")
         elif not self.decay_share:
             unset(
                 self,
                 "final_rate",
                 prefix="trainer.",
-                reason="is what the rate decays to, and it does not decay: set decay_share, or final_rate 0",
+                reason="has no effect without a decay: set decay_share, or final_rate to 0",
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"trainer.betas must each be at least 0 and below 1, not {short(self.betas)}")

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from statewise.data_types import Completion, in_float64
+from statewise.data_types import Completion
 from statewise.decoding.base import Request, Search
 from statewise.decoding.continuations import Continuations, choices, highest
 from statewise.decoding.predictor import Predictor
 from statewise.runtime.bounds import bounded
+from statewise.runtime.devices import in_float64
 from statewise.runtime.progress import announced
 
 

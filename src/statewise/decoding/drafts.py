@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from statewise.data_types import in_float64
 from statewise.decoding.predictor import Drafter
+from statewise.runtime.devices import in_float64
 
 Choose = Callable[[Tensor, int, Tensor | None], Tensor]
 """From the logits (B, V) of a drafted place and its number, from 0, to tokens (B,), as the decoder would choose them at

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from statewise.data_types import Batch, Completion, Evaluation, Examples, LacksPower, Part
+from statewise.data_types import Batch, Completion, Evaluation, Examples, LacksPower, Part, Ragged
 from statewise.decoding.base import Request
 from statewise.decoding.carried_state import seeing_targets
 from statewise.decoding.predictor import Carrier, require
@@ -22,7 +22,6 @@ from statewise.runtime.json_files import metric
 from statewise.runtime.messages import short
 from statewise.tasks.base import HasBaselines, Task, WholeTexts
 from statewise.tasks.batches import blocks, collate, rows_at_once, similar_prompt_length
-from statewise.tasks.ragged import Ragged
 
 if TYPE_CHECKING:
     from statewise.decoding.base import Decoder

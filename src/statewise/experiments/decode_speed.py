@@ -135,7 +135,7 @@ def speeds_of_run(
 ) -> SpeedsOfModels:
     """Measures `decode_speed` of a run `rounds` times. `prefill` is by default a quarter of the context, and `decode`
     the rest of it. Raises `ValueError` if the context does not hold both."""
-    from statewise.backbones.baseline import HasStandard
+    from statewise.backbones.capabilities import HasStandard
     from statewise.model.loading import model_of_run
     from statewise.run import Run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statewise.experiments import cluster, seeds
 from statewise.experiments.jobs import read_state
 from statewise.experiments.progress import duration, total_steps
-from statewise.run import Run, with_name
+from statewise.run import Run, named_path
 from statewise.runtime.messages import counted
 
 STATES = ("done", "running", "queued", "failed", "stopped", "not started")
@@ -36,7 +36,7 @@ class Status:
 def statuses(folder: str | Path) -> list[Status]:
     """The status of every run in `folder`: a run, the folder of several seeds, or of a suite. Raises
     `FileNotFoundError` if it holds no run."""
-    folder = with_name(Path(folder))
+    folder = named_path(Path(folder))
     if Run(folder).exists():
         return [_status(folder, folder.name, {})]
     groups = [folder] if seeds.is_group(folder) else sorted(path.parent for path in folder.rglob("seeds.json"))

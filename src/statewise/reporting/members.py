@@ -14,7 +14,7 @@ from typing import Any
 from statewise.data_types import Evaluation, Headline, Metrics
 from statewise.reporting.figures import Drawing, Panel, stored_fields, stored_shape
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
-from statewise.run import CONFIG, FINISHED, METRICS, Record, Run, with_name
+from statewise.run import CONFIG, FINISHED, METRICS, Record, Run, named_path
 from statewise.runtime.json_files import COUNT, NUMBER, TEXT, Shape, check
 
 _NAMED: Shape = {"name": TEXT}
@@ -211,7 +211,7 @@ class Member:
 
 def repeat(folder: Path) -> str:
     """The command that repeats the training of a run."""
-    named = with_name(folder)
+    named = named_path(folder)
     again = named.with_name(f"{named.name}-again")
     return shlex.join(["statewise", "train", "--config", str(named), "--out", str(again)])
 

@@ -1,5 +1,4 @@
-"""The run directory, one per training run. Nothing else knows its file names and
-formats.
+"""The run directory, one per training run. Only this room knows its file names and formats. Imports `runtime`.
 
     config.json         the resolved recipe
     environment.json    what else determines the numbers: device, precision, threads, versions; the number of steps;
@@ -19,7 +18,7 @@ the new complete version. Checkpoints have checksums. None of the folders is wri
 """
 
 from statewise.run.checkpoint import MOMENTS, TRAINING, WEIGHTS, WHOLE, Checkpoint, DamagedCheckpoint, check_checkpoint
-from statewise.run.file_names import evaluation_of, evaluation_on, named, report_of, shortened, with_name
+from statewise.run.file_names import evaluation_of, evaluation_on, named, named_path, report_of, shortened
 from statewise.run.folder import CONFIG, CONVERTED, FILES, FINISHED, METRICS, SIGNS, Record, Replaced, Run
 
 __all__ = [
@@ -42,7 +41,7 @@ __all__ = [
     "evaluation_of",
     "evaluation_on",
     "named",
+    "named_path",
     "report_of",
     "shortened",
-    "with_name",
 ]

@@ -29,7 +29,7 @@ def check_checkpoint(which: str) -> None:
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint is incomplete or was modified."""
+    """Raised for a checkpoint that is incomplete or was modified."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Checkpoint:
             raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: {error}") from None
         foreign = [name for name in sums if not any(fnmatchcase(name, pattern) for pattern in CHECKPOINT_FILES)]
         if foreign or not any(name.startswith(WEIGHTS) for name in sums):
-            what = f"{foreign[0]!r}, which is no file of a checkpoint" if foreign else "no weights"
+            what = f"{foreign[0]!r}, which is not a file of a checkpoint" if foreign else "no weights"
             raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} names {what}")
         return sums
 
@@ -69,7 +69,7 @@ class Checkpoint:
         return [self.folder / name for name in sorted(self.sums()) if name.startswith(kind)]
 
     def verify(self) -> None:
-        """Raises `DamagedCheckpoint` unless every file is as it was written."""
+        """Raises `DamagedCheckpoint` unless every file matches its checksum."""
         for name, expected in self.sums().items():
             path = self.folder / name
             if not path.is_file():
@@ -85,7 +85,7 @@ class Checkpoint:
         return DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} {what}")
 
     def write_part(self, name: str, content: bytes) -> str:
-        """Writes a file of a checkpoint that `Run.begin_checkpoint` has begun; its checksum."""
+        """Writes a file of a checkpoint that `Run.begin_checkpoint` has begun. Returns its checksum."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / name, content)
         return hashlib.sha256(content).hexdigest()
@@ -105,7 +105,7 @@ class Checkpoint:
             path.unlink()
 
     def discard(self) -> None:
-        """Deletes it, by a rename first, so that a kill cannot leave it half deleted."""
+        """Deletes the checkpoint, renaming it first, so that a kill cannot leave half of it."""
         nameless = self.folder.with_name(f".dropped-{self.folder.name}")
         overwriting.delete(nameless, CHECKPOINT_FILES)
         os.rename(self.folder, nameless)

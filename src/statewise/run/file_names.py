@@ -9,28 +9,28 @@ from pathlib import Path
 
 
 def shortened(text: str) -> str:
-    """The text for the name of a file: of more than 100 bytes the beginning and a checksum."""
+    """The text as part of a file name: if it has more than 100 bytes, its beginning and a checksum."""
     if len(os.fsencode(text)) <= 100:
         return text
     return f"{_beginning(text, 91)}-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
 
 
 def named(text: str) -> str:
-    """The text for the name of a file, also if it holds what names may not: without what is no letter, digit or one of
-    `_.,+-`, and with a checksum where something was replaced; `shortened`."""
+    """The text as a file name: characters other than letters, digits and `_.,+-` become `-`, and a checksum is added if
+    there were any; `shortened`."""
     safe = re.sub(r"[^\w.,+-]", "-", text)
     if safe != text:
         safe += f"-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
     return shortened(safe)
 
 
-def with_name(folder: Path) -> Path:
-    """A path of the folder that ends in its name, which `.` and `..` do not."""
+def named_path(folder: Path) -> Path:
+    """Resolves `.` and `..`, so that the path of a folder ends in its name."""
     return folder.resolve() if folder.name in ("", "..") else folder
 
 
 def _beginning(text: str, most: int) -> str:
-    """The first characters of a text, of at most so many bytes."""
+    """The first characters of a text, with at most `most` bytes."""
     return os.fsencode(text)[:most].decode(errors="ignore")
 
 

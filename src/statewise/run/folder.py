@@ -62,9 +62,9 @@ SIGNS = {
 overwriting.protect("run", FILES, SIGNS)
 
 FINISHED = ("steps", "solved")
-"""Reasons of the end of training that is not to be resumed."""
+"""Reasons for ending training after which it is not resumed."""
 CONVERTED = "converted"
-"""The same of a run whose weights come from elsewhere."""
+"""The reason recorded for a run whose weights come from elsewhere."""
 
 Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
@@ -100,8 +100,8 @@ class Replaced(OSError):
 class Run:
     """A run directory. `create` makes a new one, `open` opens an existing one.
 
-    Who holds its `lock` writes only as long as the directory is the one that was locked, and raises `Replaced`
-    otherwise. Nothing is written through a link: a run may come from anybody.
+    The holder of its `lock` writes only while the directory is the one that was locked; otherwise `Replaced` is raised.
+    Nothing is written through a link: a run may come from anybody.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -252,7 +252,7 @@ class Run:
                 self._held = before
 
     def _refuse_replaced(self) -> None:
-        """Raises `Replaced` if another directory has the place of the one that is locked."""
+        """Raises `Replaced` if another directory has taken the place of the locked one."""
         if self._held is None:
             return
         try:
@@ -261,12 +261,13 @@ class Run:
             same = False
         if not same:
             raise Replaced(
-                f"{self.folder} was deleted, moved or replaced while this process was writing to it: the process ends, "
-                "and what is there now stays as it is"
+                f"{self.folder} was deleted, moved or replaced while this process was writing to it: this process "
+                "ends, and leaves what is there now unchanged"
             )
 
     def writable(self, folder: Path) -> Path:
-        """`folder`, one of the run's own, to write into. Raises `Replaced`, and `PermissionError` if it is a link."""
+        """Checks that one may write into `folder`, one of the run's own, and returns it. Raises `Replaced`, and
+        `PermissionError` if it is a link."""
         self._refuse_replaced()
         if folder.is_symlink():
             raise PermissionError(
@@ -277,7 +278,7 @@ class Run:
         return folder
 
     def in_use(self) -> bool:
-        """Whether a process trains the run, as far as locks tell: across machines that share a disk, they may not."""
+        """Whether a process trains the run, as far as locks show: across machines that share a disk they may not."""
         try:
             with self.lock(patience=0):
                 return False
@@ -301,7 +302,7 @@ class Run:
         return report is not None and step in (None, report.get("checkpoint"))
 
     def _reported_step(self) -> int | None:
-        """Step of the checkpoint that the report at the end of training is of; None if checkpoints were deleted."""
+        """Step of the checkpoint that the final report evaluates; None if checkpoints were deleted."""
         best = self.best_step()
         steps = [checkpoint.step for checkpoint in self.checkpoints()]
         return steps[-1] if best is None and steps else best
@@ -309,7 +310,7 @@ class Run:
     # Environment
 
     def environment(self) -> dict[str, Any]:
-        """What determined the numbers besides the recipe. Raises `FileNotFoundError` if the file is missing,
+        """What determined the results besides the recipe. Raises `FileNotFoundError` if the file is missing,
         `ValueError` if it cannot be read."""
         path = self.folder / ENVIRONMENT_FILE
         if not path.exists():
@@ -337,7 +338,7 @@ class Run:
         return self.records(self.lines())
 
     def lines(self) -> list[bytes]:
-        """The same as they are written."""
+        """The complete lines of metrics.jsonl, as written."""
         path = self.folder / METRICS
         if not path.exists():
             return []
@@ -395,7 +396,7 @@ class Run:
         if any(record["step"] > first or record.get("reason") in FINISHED for record in records):
             raise FileNotFoundError(
                 f"{self.folder} has no checkpoint, but its metrics.jsonl has records after the first one was due: "
-                f"restore {folder} from a copy, or train anew with --overwrite"
+                f"restore {folder} from a copy, or train again with --overwrite"
             )
 
     def checkpoint(self, step: int) -> Checkpoint:
@@ -425,14 +426,14 @@ class Run:
             raise
 
     def begin_checkpoint(self, step: int) -> Checkpoint:
-        """A place for the files of a checkpoint, which is none before `end_checkpoint`. Raises what `writable`
-        raises."""
+        """A folder for the files of a checkpoint, which becomes visible with `end_checkpoint`. Raises as `writable`
+        does."""
         self.writable(self.checkpoints_folder)
         self.abandon_checkpoint(step)
         return self.begun_checkpoint(step)
 
     def begun_checkpoint(self, step: int) -> Checkpoint:
-        """The same place, for another process that writes to it."""
+        """The folder of `begin_checkpoint`, for another process that writes to it."""
         return Checkpoint(step, self.checkpoints_folder / f".writing-{step:08d}")
 
     def abandon_checkpoint(self, step: int) -> None:
@@ -440,7 +441,7 @@ class Run:
         overwriting.delete(self.begun_checkpoint(step).folder, CHECKPOINT_FILES)
 
     def end_checkpoint(self, step: int, sums: Mapping[str, str]) -> Checkpoint:
-        """Makes a checkpoint visible of which all files are written, with their checksums `sums`."""
+        """Makes a checkpoint visible. All its files must be written; `sums` are their checksums."""
         self._refuse_replaced()
         begun, made = self.begun_checkpoint(step), self.checkpoint(step)
         write_atomically(begun.folder / MANIFEST, json_bytes(sums))
@@ -491,7 +492,7 @@ class Run:
                 except DamagedCheckpoint:
                     continue
                 return f"the newest intact one is step {checkpoint.step}: add --checkpoint {checkpoint.step}"
-        return "no other is intact: restore it from a copy, or train again"
+        return "no other checkpoint is intact: restore it from a copy, or train again"
 
     # Reports
 

@@ -1,4 +1,4 @@
-"""Within which bounds the values of a configuration must lie, declared once."""
+"""Bounds of the values of configurations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from statewise.runtime.messages import short
 
 LARGEST = 2**53
-"""No number of things is as large; below it every whole number is a float, too."""
+"""Upper limit of numbers in configurations and files, so that floats hold every whole number exactly."""
 
 
 def bounded(
@@ -21,9 +21,8 @@ def bounded(
     below: float | None = None,
     reason: str = "",
 ) -> None:
-    """Raises `ValueError` unless each of the attributes `names` of `owner` lies within the bounds, or is None. What is
-    no number, or `LARGEST` and above, lies within none. `prefix` stands before the name in the message, `reason` after
-    it."""
+    """Raises `ValueError` unless each of the attributes `names` of `owner` lies within the bounds or is None. NaN and
+    values from `LARGEST` on are always refused. `prefix` stands before the name in the message, `reason` after it."""
     limits = {"at least": at_least, "above": above, "at most": at_most, "below": below}
     words = " and ".join(f"{bound} {limit:,}" for bound, limit in limits.items() if limit is not None)
     for name in names:
@@ -58,7 +57,7 @@ def check_tokens(name: str, sequences: int, length: int) -> None:
 
 def unset(owner: Any, *names: str, prefix: str = "", reason: str) -> None:
     """Raises `ValueError` unless each of the fields `names` of the dataclass `owner` has its default: it would be
-    ignored. `prefix` stands before the name in the message, `reason` behind it."""
+    ignored. `prefix` stands before the name in the message, `reason` after it."""
     for field in dataclasses.fields(owner):
         if field.name in names and getattr(owner, field.name) != field.default:
             raise ValueError(f"{prefix}{field.name} {reason}")

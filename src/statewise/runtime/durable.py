@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems that have no locks."""
 PATIENCE = 0.5
-"""Seconds for which a lock that is held is asked for again: who only asks whether it is held has it for an instant."""
+"""Seconds of waiting for a lock: a process that only tests whether it is held has it for an instant."""
 
 
 LONGEST_STEM = 190
-"""Bytes of a name to which others are added; file systems allow 255 in all."""
+"""Longest name, in bytes, to which a suffix is added; file systems allow 255 in all."""
 
 BLOCK = 2**20
-"""Bytes that are read back at a time."""
+"""Bytes read back at a time."""
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-\d+\.writing", re.DOTALL)
 _NUMBERS = itertools.count()
 
 
 def stem(name: str) -> str:
-    """What names of files beside the file `name` are made of: `name`, or its beginning and a hash if it is so long that
-    such a name would be too long."""
+    """The stem of names of helper files beside the file `name`: `name` itself or, if that is long, its beginning and a
+    hash."""
     content = os.fsencode(name)
     if len(content) <= LONGEST_STEM:
         return name
@@ -61,15 +61,15 @@ def stem(name: str) -> str:
 
 
 def temporary_of(name: str) -> str | None:
-    """The `stem` of the file whose temporary file is called `name`; None: it is no temporary file."""
+    """The `stem` of the file whose temporary file is called `name`; None: it is not a temporary file."""
     found = _TEMPORARY.fullmatch(name)
     return found["name"] if found else None
 
 
 class Checked:
-    """A file that is written from its beginning to its end, and then compared with what was written to it.
+    """A file that is written from beginning to end, and then compared with what was written.
 
-    It has no file descriptor for other software, which would write past it without these checks.
+    It offers no file descriptor, since other software would write to it without these checks.
     """
 
     def __init__(self, path: Path, head: int = 0) -> None:
@@ -94,7 +94,7 @@ class Checked:
         return self.size
 
     def flush(self) -> None:
-        """Passes what was written on to the system."""
+        """Hands buffered bytes to the system."""
         self._file.flush()
 
     def settle(self, head: bytes = b"") -> None:
@@ -120,14 +120,14 @@ class Checked:
         file.close()
 
     def close(self) -> None:
-        """Closes the file as it is, without looking at it."""
+        """Closes the file without checking it."""
         with contextlib.suppress(OSError):  # what could not be written before would fail again, without a name
             self._file.close()
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Checked]:
-    """A file to write the new content of `path` to, which it gets when the block ends without an error."""
+    """A file for the new content of `path`, which is replaced when the block ends without an error."""
     with errors_of(path):
         with _scratch(path) as file:
             yield file
@@ -195,17 +195,17 @@ def append(path: Path, content: bytes, *, durably: bool = True) -> None:
 
 
 def sync(file: BinaryIO) -> None:
-    """What was written to an open file is on disk when this returns."""
+    """Syncs an open file: its content is on disk when this returns."""
     file.flush()
     os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
 def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Within, this process alone holds the lock file `path`. Raises `BlockingIOError` with the message `taken` if
-    another one has it for longer than `patience`, in seconds. On file systems without locks, as some that machines
-    share are, the file `PATH-holder` names the process; its error then says so, since that file stays if the process is
-    killed on another machine. Raises `FileExistsError` if something else than a lock file has the name `path`."""
+    """Holds the lock file `path` within the block. Raises `BlockingIOError` with the message `taken` if another process
+    holds it for longer than `patience` seconds, and `FileExistsError` if `path` is not a lock file. On file systems
+    without locks, such as some shared ones, the file `PATH-holder` names the process; the error then says so, since
+    that file stays if the process is killed on another machine."""
     from filelock import FileLock, Timeout
 
     _check_lock_file(path)
@@ -226,13 +226,13 @@ def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
     finally:
         if _identity(path) == own:  # and not the lock of another process, whose folder has taken the place of this one
             with contextlib.suppress(OSError):  # Windows keeps files that are open
-                path.unlink()  # while it is held: who waits for it then notices that it is gone, and makes a new one
+                path.unlink()  # while it is held: a process that waits for it notices, and makes a new one
         held.release()
 
 
 def _check_lock_file(path: Path) -> None:
-    """Raises `FileExistsError` if what is at `path` is no lock file: it would be deleted with the lock. A lock file is
-    empty, or holds the number of a process on file systems where `filelock` cannot lock."""
+    """Raises `FileExistsError` if `path` is not a lock file: it would be deleted with the lock. A lock file is empty,
+    or holds the number of a process on file systems where `filelock` cannot lock."""
     try:
         there = os.lstat(path)
     except OSError:
@@ -305,8 +305,7 @@ def _delete_left(path: Path) -> None:
 
 @functools.cache
 def _machine() -> str:
-    """This machine, since it was started, and what numbers its processes, for names of temporary files on disks that
-    machines or containers share."""
+    """Identifies this machine, its boot and its process namespace, for names of temporary files on shared disks."""
     known = [socket.gethostname()]
     with contextlib.suppress(OSError):  # Linux has them
         known += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()]
@@ -314,14 +313,14 @@ def _machine() -> str:
 
 
 def _publish(file: Checked, path: Path) -> None:
-    """Gives a temporary file the name `path`, once its content is on disk."""
+    """Renames a temporary file to `path`, once its content is on disk."""
     file.settle()
     os.replace(file.path, path)
 
 
 @contextlib.contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Within, errors of writing name the file `path`, also if they name its temporary file, or none."""
+    """Makes errors of writing name the file `path`, not its temporary file."""
     try:
         yield
     except OSError as error:

@@ -12,7 +12,7 @@ from statewise.runtime.messages import to_install
 
 
 def needed(package: str, what: str) -> Any:
-    """The package. Raises `ValueError` with the command that installs it; `what` names, in the plural, those who need
+    """The package. Raises `ValueError` with the command that installs it; `what` names, in the plural, what needs
     it."""
     try:
         return importlib.import_module(package)
@@ -29,7 +29,7 @@ def may_be_on_hub(name: str) -> bool:
 
 @contextmanager
 def failing_as(what: str) -> Iterator[None]:
-    """Within, whatever the `tokenizers` package raises becomes a `ValueError` that begins with `what`."""
+    """Turns whatever the `tokenizers` package raises into a `ValueError` that begins with `what`."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -40,7 +40,7 @@ def failing_as(what: str) -> Iterator[None]:
 
 @contextmanager
 def quiet_hub(what: str) -> Iterator[None]:
-    """Within, the client of the hub does not print that it tries again. Raises `ValueError` as `needed`."""
+    """Keeps the client of the hub from printing that it tries again. Raises `ValueError` as `needed` does."""
     needed("huggingface_hub", what)
     logging = importlib.import_module("huggingface_hub.utils").logging
     level = logging.get_verbosity()

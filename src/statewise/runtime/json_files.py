@@ -1,8 +1,8 @@
-"""JSON that was written to disk, read back only if it is what it must be.
+"""Reads JSON files and checks their content against a shape.
 
-A shape says what must be there: a `Leaf`, a list of one shape, or keys with their shapes. `{"step": COUNT, "reason?":
-TEXT, ...: NUMBER}` is an object with a step and perhaps a reason, whose further values are numbers; without `...` there
-may be anything else besides. `...` may also have a function from a key to its shape. A `Maybe` may be null.
+A shape is a `Leaf`, a list of one shape, or keys with their shapes. `{"step": COUNT, "reason?": TEXT, ...: NUMBER}` is
+an object with a step and perhaps a reason, whose further values are numbers; without `...`, other keys may have any
+value. The value of `...` may also be a function from a key to its shape. A `Maybe` may be null.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statewise.runtime.bounds import LARGEST
 from statewise.runtime.messages import short, suggestion, without_advice
 
 DEEPEST = 100
-"""Levels of lists and objects within each other."""
+"""Most levels of nested lists and objects."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,21 @@ TEXT = Leaf("text", lambda value: isinstance(value, str))
 WORD = Leaf("a word without blanks", lambda value: isinstance(value, str) and value.split() == [value])
 FLAG = Leaf("true or false", lambda value: isinstance(value, bool))
 COUNT = Leaf(
-    "a whole number from 0 on",
+    "a whole number of at least 0",
     lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST,
 )
-POSITIVE = Leaf("a whole number from 1 on", lambda value: COUNT.holds(value) and value > 0)
+POSITIVE = Leaf("a whole number of at least 1", lambda value: COUNT.holds(value) and value > 0)
 NUMBER = Leaf("a finite number", lambda value: _is_number(value) and abs(value) <= LARGEST**16)
 MEASURED = Leaf("a number", lambda value: isinstance(value, float) or NUMBER.holds(value))
-"""What was computed, and may have come to nothing, which is NaN."""
+"""A computed number, which may be NaN."""
 
-AMOUNT = Leaf("a number from 0 on", lambda value: NUMBER.holds(value) and value >= 0)
+AMOUNT = Leaf("a number of at least 0", lambda value: NUMBER.holds(value) and value >= 0)
 SHARE = Leaf("a number from 0 to 1", lambda value: _is_number(value) and not (value < 0 or value > 1 + 1e-9))
-"""Of what was counted; NaN of none."""
+"""A share of what was counted; NaN if nothing was."""
 
 
 def metric(name: str) -> Leaf:
-    """What a metric of this name may be: accuracies are shares; scaled by chance they may be below 0."""
+    """Values allowed for a metric of this name: accuracies are shares; scaled by chance they may be below 0."""
     if name.startswith("scaled_"):
         return MEASURED
     return SHARE if name.endswith(("accuracy", "exact_match")) or name.startswith("accuracy_") else MEASURED
@@ -77,14 +77,14 @@ def one_of(*choices: str) -> Leaf:
 
 
 def read_json(path: Path, shape: Shape) -> Any:
-    """What a file holds. Raises `ValueError`, which names the file, unless it has the shape, and `OSError` if it cannot
+    """The content of a file. Raises `ValueError`, naming the file, unless it has the shape, and `OSError` if it cannot
     be read."""
     return parse_json(path.read_bytes(), shape, str(path))
 
 
 def parse_json(content: str | bytes, shape: Shape, where: str) -> Any:
-    """What JSON text holds; `where` names it in errors. Raises `ValueError` unless it has the shape, or if half of a
-    surrogate pair is in it, which no file can hold."""
+    """The value of JSON text; `where` names it in errors. Raises `ValueError` unless it has the shape, or if it
+    contains half of a surrogate pair, which cannot be written to a file."""
     try:
         found = loads(content)
     except ValueError as error:
@@ -94,7 +94,7 @@ def parse_json(content: str | bytes, shape: Shape, where: str) -> Any:
         try:
             json.dumps(found, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise ValueError(f"{where}: it holds half of a surrogate pair, which is no character") from None
+            raise ValueError(f"{where}: it contains half of a surrogate pair, which is not a character") from None
     return check(found, shape, where)
 
 
@@ -106,7 +106,7 @@ def check_keys(found: Iterable[str], known: Collection[str], where: str) -> None
 
 
 def finite(value: Any) -> Any:
-    """A value with null for each number that is not finite, which JSON has no way to write."""
+    """A value with null in place of numbers that are not finite, which JSON cannot express."""
     if isinstance(value, Mapping):
         return {key: finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -125,7 +125,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 class _Repeated(ValueError):
-    """An object that has one key twice."""
+    """An object has a key twice."""
 
 
 def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,9 +138,9 @@ def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = None) -> Any:
-    """What JSON text holds, whatever it is; `parse_float` makes numbers that are not whole (None: floats). Raises
-    `ValueError`, also for lists and objects nested deeper than anything here needs, and for an object that has one key
-    twice, of which Python would use the last without a word."""
+    """The value of JSON text, of any shape; `parse_float` makes numbers that are not whole (None: floats). Raises
+    `ValueError`, also for nesting deeper than `DEEPEST`, and for an object with a key twice, of which Python would
+    silently use the last."""
     try:
         if content.strip():
             found = json.loads(content, parse_float=parse_float, object_pairs_hook=_with_unique_keys)
@@ -169,7 +169,7 @@ def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = No
 
 
 def _place(error: json.JSONDecodeError) -> str:
-    """Where it is. A text of one line may be a line of a file, whose number there is another."""
+    """The place of the error. A text of one line may be a line of a file, so its line number is left out."""
     text = error.doc.rstrip()
     if error.pos >= len(text):
         return "at the end"

@@ -1,7 +1,7 @@
-"""Which process of a run this is, and what started it: torchrun, Slurm's srun, or a run itself.
+"""Finds out which process of a run this is, and what started it: torchrun, Slurm's srun, or a run itself.
 
 Reads environment variables only. Processes that a run starts by itself, one per device, inherit the variables of a
-Slurm allocation or job step around them; they are no tasks of it, since that step has a single task.
+Slurm allocation or job step around them; they are not tasks of it, since that step has a single task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Started:
 
     by: Literal["torchrun", "srun"]
     number: int
-    """Of processes."""
+    """Number of processes."""
     nodes: int
     """Machines."""
 
@@ -40,7 +40,7 @@ class Started:
 
 def started() -> Started | None:
     """The launcher's processes, of which this is one; None: no launcher has started this process. Raises `ValueError`
-    if its environment variables are missing or no numbers."""
+    if its environment variables are missing or not numbers."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         total, per_machine = (_number(name, at_least=1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         return Started("torchrun", total, -(-total // per_machine))
@@ -66,7 +66,7 @@ def _number(variable: str, *, default: str = "", at_least: int = 0) -> int:
     value = os.environ.get(variable, default)
     if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= at_least):
         raise ValueError(
-            f"the environment variable {variable} must be a number from {at_least} on, not {cut(value)!r}: torchrun "
-            "and srun set it for the processes that they start"
+            f"the environment variable {variable} must be a number of at least {at_least}, not {cut(value)!r}: "
+            "torchrun and srun set it for the processes that they start"
         )
     return int(value)

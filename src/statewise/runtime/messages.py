@@ -56,13 +56,13 @@ def cut_words(message: str) -> str:
 
 
 def without_advice(error: ValueError) -> str:
-    """Its message; if Python refuses to read a long whole number, without the advice to change its limit."""
+    """The error's message; without Python's advice to raise its limit on digits."""
     too_long = "integer string conversion" in str(error)
     return "a whole number has more digits than can be read" if too_long else str(error)
 
 
 def in_words(error: BaseException) -> str:
-    """Its message; of an error of the system with the file first."""
+    """The error's message, which begins with the file if it has one."""
     if isinstance(error, IsADirectoryError) and error.filename is not None:
         return f"{error.filename} is a folder: give a file"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
@@ -71,8 +71,8 @@ def in_words(error: BaseException) -> str:
 
 
 def check_texts(values: object, name: str, what: str) -> None:
-    """Raises `TypeError` unless `values` is a list, or something like it, of text: `name` in the message, of `what`. A
-    single text is refused, since it would be taken for a list of its characters."""
+    """Raises `TypeError` unless `values` is a sequence of texts; the message says that `name` must be a list of `what`.
+    A single text is refused, since it would be read as a list of its characters."""
     if isinstance(values, str):
         raise TypeError(f"{name} must be a list of {what}, not one text: write [{short(values)}]")
     if not isinstance(values, Iterable):
@@ -83,15 +83,15 @@ def check_texts(values: object, name: str, what: str) -> None:
 
 
 JOINERS = "\u200c\u200d"
-"""Invisible characters that Persian, Hindi and emoji are written with. They steer nothing."""
+"""Invisible characters that Persian, Hindi and emoji are written with. They control nothing."""
 
 
 def escaped(text: str, keep: str = "") -> str:
     """`text` for one cell of a table, or with `keep` the line ends for a terminal.
 
     Characters that could steer a terminal or change the order of what it shows (control characters, bidirectional
-    overrides, and others that Unicode calls not printable) are written as Python writes them. Blanks of all languages
-    remain.
+    overrides, and others that Unicode calls not printable) are written as Python writes them. White space of all
+    languages remains.
     """
     return "".join(letter if _harmless(letter) or letter in keep else repr(letter)[1:-1] for letter in text)
 
@@ -104,8 +104,8 @@ def say(*values: object, sep: str = " ", end: str = "\n", file: IO[str] | None =
     """Prints as `print` does; all that a command prints passes here, or through `cli.progress.console`.
 
     On a terminal, and always on standard error, `values` are `escaped` except for line ends and tabs, since they may
-    hold text of others. Standard output that is redirected gets them exactly, so that files and pipes hold what they
-    should. A character that the stream's encoding lacks is escaped in both cases.
+    contain text from elsewhere. Redirected standard output gets them exactly, since files and pipes are data. A
+    character that the stream's encoding lacks is escaped in both cases.
     """
     stream = sys.stdout if file is None else file
     text = sep.join(map(str, values)) + end

@@ -9,9 +9,9 @@ format has `Signs`, patterns with a test of the file's content.
 A **claim** on a name is the right of one thread to write it. Whoever writes what a user names claims the name before
 the work begins (`claimed`, and the three below, which also write): a lock, `.NAME.lock` beside it, that ends with the
 process. Others are refused at once. Whether the name may be written is checked under the claim twice: before the work,
-and when the result is published. Without `overwrite`, publication replaces nothing, whoever made it meanwhile. The work
-goes into the folder `.NAME.writing` beside it, and so is deleted as a whole if it fails, or by the next claim if its
-process was killed.
+and when the result is published. Without `overwrite`, publication replaces nothing, not even what appeared in the
+meantime. The work goes into the folder `.NAME.writing` beside it, and so is deleted as a whole if it fails, or by the
+next claim if its process was killed.
 
 - `claimed_file`: a file gets its name by one step of the file system.
 - `claimed_files`: files that belong together in a folder where others may be. Once all are on disk, a journal says
@@ -127,8 +127,8 @@ def check_file(path: Path, overwrite: bool, option: str = "--out") -> None:
 
 
 def check_derived(path: Path, ledger: Path) -> None:
-    """Raises `FileExistsError` unless a file that is derived from a ledger may be written: it does not exist, or the
-    ledger does."""
+    """Raises `FileExistsError` unless a file that is derived from a ledger may be written: the file does not exist, or
+    the ledger does."""
     check_file(path, overwrite=True)
     if path.exists() and not ledger.exists():
         raise FileExistsError(f"{path} exists, but its ledger {ledger} does not: choose another --out")
@@ -184,7 +184,7 @@ def check_folder(
 
 
 def _is_empty(folder: Path, files: Iterable[str]) -> bool:
-    """Whether there is nothing in a folder besides what claims on the folder, or on `files` in it, keep there."""
+    """Whether a folder holds nothing besides what claims on it, or on `files` in it, keep there."""
     patterns = [pattern.split("/") for pattern in files]
     for path in folder.iterdir():
         found = _BESIDE.fullmatch(path.name)
@@ -226,10 +226,10 @@ def delete(folder: Path, files: Iterable[str]) -> None:
 
 @dataclass
 class _Claim:
-    """What a thread does under its claim."""
+    """The state of one thread's claim."""
 
     scratch: Path | None = None
-    """Where it writes; None while it does not."""
+    """Folder in which it writes; None while it does not."""
     published: bool = False
 
 
@@ -239,13 +239,13 @@ _CLAIMS: dict[tuple[int, Path], _Claim] = {}
 
 @contextlib.contextmanager
 def claimed(path: Path, option: str = "--out") -> Iterator[_Claim]:
-    """Within, this thread alone may write the file or folder `path`, which the `option` of the command names. Claims of
-    one thread may be nested. Folders above are created, and deleted again if they stay empty. Raises `BlockingIOError`
-    if another thread or process has the claim, and `FileExistsError` if one of the folders above is a file, or if what
-    has the name of the lock is none."""
+    """Claims the file or folder `path`, which the command's `option` names, for this thread within the block. Claims of
+    one thread may be nested. Parent folders are created, and deleted again if they stay empty. Raises `BlockingIOError`
+    if another thread or process has the claim, and `FileExistsError` if a parent folder is a file, or the lock's name
+    is taken by something else."""
     place = path.absolute()
     if not place.name:
-        raise FileExistsError(f"{path} is the root of all folders: choose another {option}")
+        raise FileExistsError(f"{path} is the root folder: choose another {option}")
     for parent in place.parents:
         if parent.is_file():
             raise FileExistsError(f"{path}: {parent} is a file: choose another {option}")
@@ -284,7 +284,7 @@ def _lock(path: Path, taken: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _full_names(path: Path) -> Iterator[None]:
-    """Within, errors of a full disk name `path`."""
+    """Makes errors of a full disk name `path`."""
     try:
         yield
     except OSError as error:
@@ -402,8 +402,8 @@ def _written(
 
 @contextlib.contextmanager
 def _named(scratch: Path, path: Path, home: Path) -> Iterator[None]:
-    """Within, errors of files in `scratch` name those that they were to become, and errors of a full disk that name no
-    file name `path`."""
+    """Makes errors of files in `scratch` name their targets, and errors of a full disk that name no file name
+    `path`."""
     try:
         yield
     except OSError as error:
@@ -442,7 +442,7 @@ def _complete(scratch: Path, folder: Path, allowed: Iterable[str]) -> None:
 def _settle(
     scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[str], overwrite: bool, option: str = "--out"
 ) -> None:
-    """Publishes, or after an error puts everything back."""
+    """Publishes the files, or after an error restores everything."""
     old = scratch / OLD
     with contextlib.ExitStack() as undo:
         for name in (*dropped, *made):
@@ -461,7 +461,7 @@ def _settle(
                 try:
                     _give_new_name(source, target)
                 except FileExistsError:
-                    what = f"{target} was made by another program meanwhile: choose another {option}"
+                    what = f"{target} was created by another program in the meantime: choose another {option}"
                     raise FileExistsError(what) from None
             if not there:
                 undo.callback(target.unlink, missing_ok=True)
@@ -471,7 +471,7 @@ def _settle(
 
 
 def _give_second_name(path: Path, other: Path) -> None:
-    """Keeps a file under another name, too, or only under that where files have one name."""
+    """Gives a file a second name, or renames it where file systems allow only one."""
     try:
         os.link(path, other, follow_symlinks=False)
     except OSError as error:
@@ -481,7 +481,7 @@ def _give_second_name(path: Path, other: Path) -> None:
 
 
 def _give_new_name(source: Path, target: Path) -> None:
-    """A name for a file that nothing has. Raises `FileExistsError` if something has it."""
+    """Renames a file to a new name. Raises `FileExistsError` if it is taken."""
     if target.is_file() and not target.is_symlink() and filecmp.cmp(source, target, shallow=False):
         return  # given before the process was killed
     try:
@@ -512,7 +512,7 @@ def _rename(folder: Path, out: Path, files: Sequence[str], overwrite: bool) -> N
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        raise FileExistsError(f"{out} was made by another program meanwhile: choose another --out") from None
+        raise FileExistsError(f"{out} was created by another program in the meantime: choose another --out") from None
     sync_folder(out.parent)
     if there:
         delete(old, files)
@@ -520,9 +520,9 @@ def _rename(folder: Path, out: Path, files: Sequence[str], overwrite: bool) -> N
 
 @contextlib.contextmanager
 def replacing(folder: Path, files: Iterable[str], there: bool) -> Iterator[None]:
-    """Within, a new folder is written in place of the old one, if that is `there`, which waits beside it. Once the new
-    one is whole, the old one is deleted; after an error it is back. Raises `BlockingIOError` if another process has
-    the claim on it."""
+    """Sets the old folder aside, if it is `there`, while a new one is written in its place. Once the new one is
+    complete, the old one is deleted; after an error it is restored. Raises `BlockingIOError` if another process has the
+    claim on it."""
     if not there:
         yield
         return
@@ -554,8 +554,8 @@ def put_back(folder: Path, files: Iterable[str], whole: Callable[[], bool]) -> N
 
 
 def set_aside(folder: Path, files: Iterable[str]) -> None:
-    """Lets the folder, which the caller has claimed, wait beside its name until `put_back` is called; if one waits
-    already, deletes the files of this one. A folder that cannot be renamed, such as a mounted one, is emptied."""
+    """Moves the folder, which the caller has claimed, aside until `put_back` is called; if one is set aside already,
+    deletes the files of this one. A folder that cannot be renamed, such as a mounted one, is emptied."""
     files, aside = list(files), _aside(folder)
     if folder.exists() and not aside.exists():
         try:
@@ -568,7 +568,7 @@ def set_aside(folder: Path, files: Iterable[str]) -> None:
 
 
 def _aside(folder: Path) -> Path:
-    """Where a folder waits while another takes its place."""
+    """The path of a folder that is set aside while another takes its place."""
     return folder.absolute().with_name(f".replaced-{stem(folder.absolute().name)}")
 
 
@@ -578,7 +578,7 @@ def _sibling(path: Path, what: str) -> Path:
 
 
 def _contents(folder: Path) -> Iterator[Path]:
-    """All files and links, by name, those of a folder before those of its folders; links are not followed."""
+    """All files and links, by name, those of a folder before those of its subfolders; links are not followed."""
     for place, folders, names in os.walk(folder):
         folders.sort()  # the order in which they are entered
         for name in sorted(names + [name for name in folders if os.path.islink(os.path.join(place, name))]):

@@ -1,4 +1,4 @@
-"""How far long work is, told to who has asked: commands show it. Where nobody has, nothing is done."""
+"""Reports the progress of long work to a listener, if there is one; commands show it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 @dataclass
 class Work:
-    """Work of known size that goes on."""
+    """Work of known size in progress."""
 
     what: str
-    """What is counted, in the plural."""
+    """Unit of the counts, in the plural."""
     done: int
     total: int
 
 
 OnProgress = Callable[[list[Work]], None]
-"""Is told of all works that go on, the outermost first, whenever one has got further."""
+"""Called with all work in progress, the outermost first, after every step of one."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ _asked: ContextVar[_Asked | None] = ContextVar("asked", default=None)
 
 @contextmanager
 def listening(listener: OnProgress) -> Iterator[None]:
-    """Within it `listener` is told how far works are, those that are begun in this thread or task."""
+    """Calls `listener` with the progress of work that begins within the block, in this thread or task."""
     token = _asked.set(_Asked(listener, []))
     try:
         yield
@@ -47,8 +47,8 @@ def listening(listener: OnProgress) -> Iterator[None]:
 def announced(
     items: Iterable[T], what: str, total: int, size: Callable[[T], int] = lambda one: 1, *, before: int = 0
 ) -> Iterator[T]:
-    """The `items`, each of which is done when the next one is asked for, and then counts as `size` of the `total`, of
-    which `before` are done already."""
+    """Yields the `items` and reports progress: each item is done when the next one is requested, and counts as `size`
+    of the `total`, of which `before` are done already."""
     asked = _asked.get()
     if asked is None:
         yield from items

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux's `prctl`: which signal a process gets when its parent ends."""
+"""Option of Linux's `prctl`: the signal that a process gets when its parent ends."""
 
 
 def sync_folder(folder: Path) -> None:
-    """Names that were given in a folder are on disk when this returns."""
+    """Syncs a folder: the names in it are on disk when this returns."""
     if os.name == "nt":  # Windows opens no folders, and keeps names by itself
         return
     number = os.open(folder, os.O_RDONLY)
@@ -27,7 +27,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def peak_memory() -> float | None:
-    """Most memory that this process has had so far, in MiB; None where the system does not tell (Windows)."""
+    """Peak memory of this process so far, in MiB; None where the system does not report it (Windows)."""
     try:
         import resource
     except ImportError:
@@ -42,7 +42,7 @@ def cores() -> int:
 
 
 def process_lives(number: int) -> bool:
-    """Whether there is a process of this number on this machine; where the system does not tell (Windows), True."""
+    """Whether a process with this number exists on this machine; True where the system does not report it (Windows)."""
     if os.name == "nt":  # there, signal 0 would end it
         return True
     try:
@@ -55,8 +55,8 @@ def process_lives(number: int) -> bool:
 
 
 def ended_with_parent() -> Callable[[], None] | None:
-    """What a new process is to call, as `preexec_fn`, so that it is asked to end (SIGTERM) when the process that
-    started it is killed; None where the system has no such thing (it is Linux that has)."""
+    """A `preexec_fn` that makes the system terminate a new process (SIGTERM) when its parent is killed; None except on
+    Linux."""
     if sys.platform != "linux":
         return None
     parent, prctl = os.getpid(), _prctl()
@@ -64,15 +64,15 @@ def ended_with_parent() -> Callable[[], None] | None:
     def ask() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not by the parent's handler, which a fork inherits
         prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # it has ended meanwhile
+        if os.getppid() != parent:  # it has just ended
             os.kill(os.getpid(), signal.SIGTERM)
 
     return ask
 
 
 def end_with(parent: int) -> None:
-    """This process is killed when `parent`, the process that started it, ends, and now if it has ended. Where the
-    system has no such thing (it is Linux that has), it goes on."""
+    """Makes the system kill this process when `parent`, the process that started it, ends; at once if it has ended.
+    Does nothing except on Linux."""
     if sys.platform == "linux":
         _prctl()(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:
@@ -80,7 +80,7 @@ def end_with(parent: int) -> None:
 
 
 def outlive_parent() -> None:
-    """Takes `end_with` back."""
+    """Undoes `end_with`."""
     if sys.platform == "linux":
         _prctl()(PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
@@ -93,7 +93,7 @@ def _prctl() -> Callable[..., int]:
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:
-    """Kills a process that was started with `start_new_session`, and where the system knows groups all that it
+    """Kills a process that was started with `start_new_session`, and, where the system has process groups, all that it
     started."""
     if not hasattr(os, "killpg"):
         process.kill()

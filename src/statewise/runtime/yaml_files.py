@@ -1,4 +1,4 @@
-"""Reading YAML that a user wrote: plain data alone, of bounded size, with errors that name the line."""
+"""Reads YAML of users: only plain data, of bounded size, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from statewise.runtime.messages import short, without_advice
 
 DEEPEST = 50
-"""Most keys and lists within each other in a file."""
+"""Most levels of nested keys and lists in a file."""
 MOST_VALUES = 100_000
 """Most keys and values of a file."""
 
 
 @lru_cache
 def _loader() -> Any:
-    """Of plain data alone, as `yaml.SafeLoader`; a key that stands twice is an error, where that keeps the last.
+    """Reads plain data only, as `yaml.SafeLoader` does, but refuses repeated keys.
 
-    Text that YAML 1.1 takes for something else (`no`, `010`, `1:30`, a date) stays text: the field it is for decides,
-    as it does of a flag, so that a separator `no` is not `false`, and a number of steps `1:30` is refused.
+    Text that YAML 1.1 reads as something else (`no`, `010`, `1:30`, a date) stays text, to be read by the field's type
+    as flags are: a separator `no` is not `false`, and a number of steps `1:30` is refused.
     """
     import yaml
 
@@ -29,7 +29,7 @@ def _loader() -> Any:
             for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
                 if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                     if key.value in seen:
-                        said = f"the key {short(key.value)} stands twice"
+                        said = f"the key {short(key.value)} occurs twice"
                         raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
@@ -55,21 +55,23 @@ def _loader() -> Any:
 
 
 def _check(found: Any) -> None:
-    """Raises `ValueError` for data that hold themselves, are nested deeper or hold more values than anything here needs
-    (aliases of aliases can stand for any number), and for text that no file can hold."""
+    """Raises `ValueError` for data that contain themselves, are nested too deeply, or have too many values (aliases of
+    aliases can stand for any number), and for text that cannot be written to a file."""
     left, count = [(found, 0)], 0
     while left:
         value, depth = left.pop()
         count += 1
         if depth > DEEPEST:
-            raise ValueError("keys and lists are nested too deeply, or within themselves")
+            raise ValueError("keys and lists are nested too deeply, or contain themselves")
         if count > MOST_VALUES:
-            raise ValueError(f"more than {MOST_VALUES:,} keys and values, those behind aliases counted again")
+            raise ValueError(f"more than {MOST_VALUES:,} keys and values, with aliases counted each time")
         if isinstance(value, str):
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise ValueError(f"{short(value)} holds half of a surrogate pair, which is no character") from None
+                raise ValueError(
+                    f"{short(value)} contains half of a surrogate pair, which is not a character"
+                ) from None
         inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
         left += [(each, depth + 1) for each in inner]
 
@@ -87,7 +89,7 @@ def read_yaml(text: str | bytes, source: str, what: str = "a recipe") -> dict[st
         problem = " ".join(str(getattr(error, "problem", error)).split())
         raise ValueError(f"{where}: not YAML: {problem}") from None
     except (KeyError, IndexError, AttributeError, TypeError):  # of PyYAML, for `!!bool maybe` and the like
-        raise ValueError(f"{source}: not YAML: a value is not what its tag says, or is no plain data") from None
+        raise ValueError(f"{source}: not YAML: a value does not match its tag, or is not plain data") from None
     except RecursionError:
         raise ValueError(f"{source}: not YAML: brackets are nested too deeply") from None
     except ValueError as error:  # of a number or a date

@@ -11,7 +11,7 @@ from statewise.data_types import Examples, LacksPower
 from statewise.tasks.base import Task, World
 
 MOST_WORDS = 100_000
-"""Words of one length, legal after both of two states, that are searched for what tells these apart."""
+"""Most words of one length, legal after both of two states, that are searched for one that distinguishes the states."""
 
 
 class Pairs(NamedTuple):
@@ -20,7 +20,7 @@ class Pairs(NamedTuple):
     first: Examples
     second: Examples
     requested: int
-    """How many pairs were requested; there are fewer rows where drawing failed too often."""
+    """Number of requested pairs; there are fewer rows if drawing failed too often."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -36,7 +36,7 @@ class Automaton(World):
     longest: int
     """Tokens of the longest sequence."""
     every_choice_scored = True
-    """Whether training scores each place where several tokens are legal, so that a model learns which are."""
+    """Whether training scores every position where several tokens are legal, so that a model learns which are."""
 
     @abstractmethod
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
@@ -101,8 +101,8 @@ def completed(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> 
 
 
 def up_to_end(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> list[np.ndarray]:
-    """The n `tails` (m,), each legal or not after its row of the states (n, k), without what stands after the place
-    where a sequence is over: where it may end and no token is legal."""
+    """The n `tails` (m,), each legal or not after its row of the states (n, k), without the tokens after the end of the
+    sequence, where it may end and no token is legal."""
     kept = np.array([len(tail) for tail in tails], np.int64)
     tokens = np.zeros((len(tails), max(kept, default=0) + 1), np.int64)
     for row, tail in enumerate(tails):

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from statewise.data_types import Completion, Examples, Headline, LacksPower, Rows
-from statewise.tasks.kept import joint_checksum
+from statewise.runtime.json_files import Shape, parse_json
 from statewise.tasks.own_files.lines import Problems, read_lines
 
 if TYPE_CHECKING:
     from statewise.tasks.text.bpe import BPE
-    from statewise.tasks.text_format import TextFormat
-    from statewise.tasks.vocab import Vocab
+    from statewise.tasks.vocab import TextFormat, Vocab
 
 
 class Task(ABC):
@@ -36,7 +35,8 @@ class Task(ABC):
     """Token that no sequence has, with which texts of different lengths are padded; None: the end token, if there is
     one."""
     text_format: TextFormat | None = None
-    """How `encode` and `decode` write symbols, so that an exported model gets a tokenizer; None: by no such rule."""
+    """How `encode` and `decode` write symbols, so that an exported model gets a tokenizer; None: no such rule
+    exists."""
     longest_answer: int | None = None
     """Maximum tokens of an answer, after which evaluations stop decoding; None: only the context limits it."""
     chance: Mapping[str, float] = {}
@@ -72,7 +72,8 @@ class Task(ABC):
 
     def data_identity(self) -> dict[str, str]:
         """Checksums by which `compare` tells whether runs have the same data: of the `data` and, if there is one, of
-        the `tokenizer`. By default that of all `files`; a task whose files also say where data lie overrides it."""
+        the `tokenizer`. By default the checksum of all `files`; a task whose files also hold paths of data overrides
+        it."""
         kept = self.files()
         sums = [hashlib.sha256(part).hexdigest() for name in sorted(kept) for part in (name.encode(), kept[name])]
         return {"data": joint_checksum(sums)} if sums else {}
@@ -188,8 +189,8 @@ class Task(ABC):
         }
 
     def scene(self, tokens: np.ndarray) -> dict[str, Any]:
-        """What `view` draws of a sequence (t,) besides its tokens, as JSON values. Empty, as for sequences that are
-        none of the task's: they are shown as tokens alone."""
+        """What `view` draws of a sequence (t,) besides its tokens, as JSON values. Empty: the sequence is shown as
+        tokens alone, as are sequences that are not the task's."""
         return {}
 
 
@@ -199,7 +200,7 @@ class LeftOut(NamedTuple):
     sequence: int
     """Index in the file, from 0."""
     line: int
-    """First line, from 1."""
+    """Number of its first line, from 1."""
     why: str
 
 
@@ -324,3 +325,118 @@ class World(ABC):
     def state_name(self, label: int) -> str:
         """A state of `labels` in words."""
         return f"state {label}"
+
+
+def kept_text(kept: Kept, name: str) -> str:
+    """The text of a file that the run keeps. Raises `ValueError` if it is missing or not UTF-8."""
+    where = f"task/{name} of this run"
+    if name not in kept:
+        raise ValueError(f"{where} is missing; the run cannot be loaded without it")
+    try:
+        return kept[name].decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: damaged: byte {error.start} is not UTF-8 text") from None
+
+
+def kept_json(kept: Kept, name: str, shape: Shape) -> Any:
+    """The content of a JSON file that the run keeps. Raises `ValueError` if it is missing or has another shape."""
+    return parse_json(kept_text(kept, name), shape, f"task/{name} of this run")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file. Raises `ValueError` if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+
+
+def joint_checksum(checksums: Iterable[str]) -> str:
+    """One SHA-256 of several checksums, in their order."""
+    return hashlib.sha256(" ".join(checksums).encode()).hexdigest()
+
+
+def check_unchanged(path: Path, before: str) -> None:
+    """Raises `ValueError` unless the file still has the checksum that the run keeps."""
+    if not path.exists():
+        raise ValueError(f"{path}: the data of this run no longer exists")
+    if checksum(path) != before:
+        raise ValueError(f"{path}: the data has changed since the run began")
+
+
+class Prefixes(NamedTuple):
+    """Different prefixes of sequences, m in all."""
+
+    examples: Examples
+    """Sequences that contain them."""
+    rows: np.ndarray
+    """(m,): the sequence of each prefix."""
+    columns: np.ndarray
+    """(m,): its last position."""
+    weights: np.ndarray
+    """(m,): the probability of each among prefixes of all lengths, with equal lengths equally likely; sums to 1."""
+    exact: bool
+    """Whether these are all possible prefixes with their exact probabilities, not those of drawn sequences."""
+
+
+class Believed(World):
+    """A world whose true state is a belief: all that past tokens tell about future ones (a mixed state).
+
+    `C` is the number of coordinates of a belief, of several factors side by side.
+    """
+
+    widths: Sequence[int]
+    """The coordinates of each factor's belief; their sum is C."""
+    simplex_factors: Sequence[bool]
+    """Whether the belief of each factor is a probability distribution."""
+    dimensions: Sequence[int]
+    """Dimension of the affine space of each factor's normalised beliefs: one less than its states."""
+    row_length: int
+    """Tokens of the process in a training sequence."""
+    opening: int
+    """Number of tokens before the first one of the process: 1 for <bos>."""
+    joint_states: int
+    """Hidden states of all factors together."""
+
+    @abstractmethod
+    def beliefs(self, examples: Examples) -> np.ndarray:
+        """(n, T, C) float64: the belief after each position; NaN after tokens that are not possible."""
+
+    @abstractmethod
+    def constrained_beliefs(self, examples: Examples) -> np.ndarray:
+        """(n, T, C) float64: what a sum over tokens, each read by itself, can know of the belief after each position
+        (constrained belief updates, arXiv 2502.01954): the belief of a predictor that has read nothing, plus the change
+        that each token alone makes to it, carried on to the position without reading the tokens between. Coordinates
+        and NaN as in `beliefs`; coordinates may be negative."""
+
+    @abstractmethod
+    def next_tokens(self, examples: Examples) -> np.ndarray:
+        """(n, T, V) float64: the true probabilities of the next token after each position, for all V tokens of the
+        vocabulary; NaN as in `beliefs`. They go on beyond the end of a sequence."""
+
+    @abstractmethod
+    def prefixes(self, most: int, seed: int, longest: int | None = None) -> Prefixes:
+        """All possible prefixes up to the longest length for which there are at most `most` sequences; if that is less
+        than half of `longest`, the prefixes, about `most`, of drawn sequences of that length. `longest`: tokens of the
+        process in the longest prefix; None: the task's length."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:
+        """n sequences of `length` tokens of the process, which may be more than the task's."""
+
+    @abstractmethod
+    def vary(self, rng: np.random.Generator, factor: int, n: int) -> Examples:
+        """n sequences that have the tokens of all factors but one in common."""
+
+    @abstractmethod
+    def floors(self) -> np.ndarray:
+        """(T,): the mean nats of the token at each position for a predictor that knows the belief before it: no model
+        can have fewer. 0 where the token is certain."""
+
+
+def believed(task: Task) -> Believed:
+    """The task, if its beliefs are known. Raises `ValueError` if not."""
+    if not isinstance(task, Believed):
+        raise LacksPower("this analysis needs a task whose beliefs are known exactly", Believed)
+    return task

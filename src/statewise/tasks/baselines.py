@@ -19,11 +19,10 @@ from collections import Counter
 
 import numpy as np
 
-from statewise.data_types import Examples
-from statewise.tasks.ragged import Ragged
+from statewise.data_types import Examples, Ragged
 
 LONGEST = 32
-"""Longest match: longer ones hardly ever differ in what follows."""
+"""Longest match that is searched: longer ones hardly ever predict something else."""
 BLOCK = 2**20
 """Positions whose matches in their own sequence are searched at a time."""
 

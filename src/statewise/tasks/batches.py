@@ -79,7 +79,7 @@ class Stream:
         return self.batches(number, 1)[0]
 
     def batches(self, number: int, parts: int) -> list[Batch]:
-        """The same, divided into `parts` of equal size."""
+        """This process's share of global batch `number`, divided into `parts` of equal size."""
         share = self._draw(number)
         size = len(share) // parts
         cuts = [slice(part * size, (part + 1) * size) for part in range(parts)]
@@ -120,7 +120,7 @@ class Stream:
             part = self.task.sample(np.random.default_rng([self.seed, number, block]), wanted)
             if len(part) != wanted:
                 raise ValueError(
-                    f"{type(self.task).__name__}.sample drew {len(part):,} sequences in place of {wanted:,}"
+                    f"{type(self.task).__name__}.sample drew {len(part):,} sequences instead of {wanted:,}"
                 )
             parts.append(part)
         return Examples.joined(parts)[self.share.start - first * size : self.share.stop - first * size]
@@ -159,7 +159,7 @@ def similar_prompt_length(examples: Examples, size: int) -> Iterator[np.ndarray]
 
 
 def same_prompt_length(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(row numbers, prompts (B, T)) in blocks of equally long prompts, which decoding needs not pad."""
+    """(row numbers, prompts (B, T)) in blocks of equally long prompts, which need no padding."""
 
     def every() -> Iterator[np.ndarray]:
         for length in np.unique(examples.prompt_lengths):

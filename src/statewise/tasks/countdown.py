@@ -14,21 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
-from statewise.data_types import Completion, Examples, Headline
+from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.arithmetic import OPERATORS, Solved, draw, holds, moves, pools
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.ragged import Ragged
-from statewise.tasks.text_format import TextFormat
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import TextFormat, Vocab
 
 DRAWN_AT_ONCE = 2**17
 """Most problems drawn at a time: large enough that loops are cheap, small enough for little memory."""
 FRUITLESS = 50
-"""Drawing fails after so many draws in a row without a wanted problem."""
+"""Draws in a row without a wanted problem after which drawing fails."""
 EQUATION = r"[0-9]+[-+*/][0-9]+=[0-9]+"
 LINE = rf"[0-9]+(,[0-9]+)+\|{EQUATION}(,{EQUATION})*"
 BAR = r"(?<!\|)\|(?!\|)"
@@ -258,8 +257,9 @@ class Countdown(Task, World):
         text = re.sub(r"(?<=\d) (?=\d)", "_", " ".join(self.vocab.decode(tokens))).replace(" ", "").replace("_", " ")
         return re.sub(rf"(?<!\|)\|{{{self.config.pauses}}}(?!\|)", "|", text)
 
+    @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. Raises `ValueError` for a prompt with which no right solution begins."""
+        """Raises `ValueError` for a prompt that begins no correct solution."""
         given = self.config.prompt_length
         if len(prompt) < given or not len(self.legal(prompt[:given])):
             raise ValueError(
@@ -268,11 +268,11 @@ class Countdown(Task, World):
             )
         for position in range(given, len(prompt)):
             if prompt[position] not in self.legal(prompt[:position]):
-                raise ValueError(f"no right solution begins with {self.decode(prompt[given:])!r}")
+                raise ValueError(f"no correct solution begins with {self.decode(prompt[given:])!r}")
         return super().with_goal(prompt, goal)
 
     def read(self, path: Path) -> Examples:
-        """Problems of a file in the published format, with `numbers` inputs each and right solutions."""
+        """Problems of a file in the published format, with `numbers` inputs each and correct solutions."""
         wrong: dict[int, str] = {}
         rows: dict[int, np.ndarray] = {}
         for number, line in read_lines(path):

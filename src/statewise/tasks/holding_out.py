@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 ONE_IN = 16
-"""One in so many possible examples is held out."""
+"""One in `ONE_IN` possible examples is held out."""
 START, PRIME = 0xCBF29CE484222325, np.uint64(0x100000001B3)
-"""Of the Fowler-Noll-Vo hash."""
+"""Constants of the Fowler-Noll-Vo hash."""
 
 
 def chosen(hashes: np.ndarray) -> np.ndarray:

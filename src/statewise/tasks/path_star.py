@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
-from statewise.data_types import Completion, Examples, Headline
+from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded, check_tokens, unset
 from statewise.runtime.json_files import TEXT, Shape
-from statewise.tasks.base import Kept, Task, World
+from statewise.tasks.base import Kept, Task, World, check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
-from statewise.tasks.kept import check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.ragged import Ragged
-from statewise.tasks.text_format import TextFormat
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import TextFormat, Vocab
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,12 @@ class PathStarConfig:
             raise ValueError("goal_augmentation needs a node between start and goal: set task.length to 3 or more")
         bounded(self, "training_graphs", "held_out_graphs", prefix="task.", at_least=1, at_most=10**8)
         if self.training_file is not None:
-            unset(self, "training_graphs", prefix="task.", reason="is of drawn graphs, and training_file gives its own")
+            unset(
+                self,
+                "training_graphs",
+                prefix="task.",
+                reason="applies to drawn graphs, but training_file gives its own",
+            )
         bounded(self, "nodes", prefix="task.", at_most=10**6)
         bounded(self, "data_seed", prefix="task.", at_least=0)
 
@@ -89,7 +92,7 @@ class PathStarConfig:
 
 KEPT_FILE = "path_star.json"
 KEPT: Shape = {"paths": {...: TEXT}, "sha256": {...: TEXT}}
-"""What a run keeps about its files of graphs, by field."""
+"""Shape of what a run keeps about its files of graphs, by field."""
 
 
 class PathStar(Task, World):
@@ -126,13 +129,13 @@ class PathStar(Task, World):
         elif self._paths or KEPT_FILE in kept:
             facts = kept_json(kept, KEPT_FILE, KEPT)
             if not self._paths.keys() == facts["paths"].keys() == facts["sha256"].keys():
-                raise ValueError(f"task/{KEPT_FILE} of this run is not of the files in its recipe")
+                raise ValueError(f"task/{KEPT_FILE} of this run does not belong to the files in its recipe")
             self._paths, self._sums = {field: Path(path) for field, path in facts["paths"].items()}, facts["sha256"]
         self._training: Ragged | None = None
         self._training_lines: np.ndarray | None = None
         self._held_out: Examples | None = None
         self._held_out_hashes: np.ndarray | None = None
-        """Sorted, of the graphs in the held-out file."""
+        """Sorted hashes of the graphs in the held-out file."""
 
     def files(self) -> dict[str, bytes]:
         """Absolute paths and checksums of the files of graphs, if there are any."""
@@ -142,7 +145,7 @@ class PathStar(Task, World):
         return {KEPT_FILE: json.dumps(facts).encode()}
 
     def data_identity(self) -> dict[str, str]:
-        """A checksum of the files of graphs, wherever they lie, if there are any."""
+        """A checksum of the files of graphs, independent of their paths, if there are any."""
         return {"data": joint_checksum(self._sums.values())} if self._sums else {}
 
     # Drawing graphs
@@ -262,7 +265,7 @@ class PathStar(Task, World):
         return self._training_lines
 
     def _unchanged(self, field: str) -> Path:
-        """Where a file of graphs is. Raises `ValueError` if it is missing or has changed."""
+        """The path of a file of graphs. Raises `ValueError` if it is missing or has changed."""
         if field in self._sums:
             check_unchanged(self._paths[field], self._sums[field])
         return self._paths[field]
@@ -287,9 +290,10 @@ class PathStar(Task, World):
             raise ValueError("a comma must stand between two numbers")
         return self.vocab.encode([str(int(s)) if s.isdecimal() and len(s) < 10 else s for s in symbols])
 
+    @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. With `fill_in_the_middle` the goal, the last nodes of the path, goes between a `/` and
-        the `=` of a published prompt; other prompts are unchanged."""
+        """With `fill_in_the_middle` the goal, the last nodes of the path, goes between a `/` and the `=` of a
+        published prompt; other prompts are unchanged."""
         published = len(prompt) == self.config.prompt_length and prompt[-1] == self.equals
         if self.config.encoding != "fill_in_the_middle" or not published:
             return super().with_goal(prompt, goal)
@@ -394,8 +398,8 @@ class PathStar(Task, World):
         return np.where(answer, examples.tokens, -1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
-        """Legal next tokens: in the answer the start (or goal), then neighbours along edges; in the prompt any, as
-        after one that is no graph of this size."""
+        """Legal next tokens: in the answer the start (or goal), then neighbours along edges; in the prompt any, and
+        also after a prompt that is not a graph of this size."""
         config = self.config
         ends = np.flatnonzero(prefix == self.equals)
         if not len(ends) or ends[0] < config.prompt_length - 1:
@@ -409,12 +413,14 @@ class PathStar(Task, World):
             return np.array([goal]) if done == 0 else np.sort(sources[targets == prefix[-1]])
         return np.array([start]) if done == 0 else np.sort(targets[sources == prefix[-1]])
 
+    @override
     def state_name(self, label: int) -> str:
-        """See `World.state_name`: the node."""
+        """The name of a node."""
         return f"node {self.vocab.symbols[label]}"
 
+    @override
     def scene(self, tokens: np.ndarray) -> dict[str, Any]:
-        """See `Task.scene`: `edges`, `start` and `goal` as token ids."""
+        """`edges`, `start` and `goal` as token ids."""
         config, E = self.config, self.config.edges
         head = tokens[: config.prompt_length - 1].tolist()
         marks = head[2 : 3 * E : 3]

@@ -16,8 +16,8 @@ ROUNDS = 8
 
 
 def shuffled(rows: int, seed: Sequence[int]) -> np.ndarray | Permutation:
-    """A random order of the numbers below `rows`: `order[places]` are those at the places (m,) int64. The same for the
-    same seed, in every process."""
+    """A random order of the numbers below `rows`: `order[places]` are the numbers at the places (m,) int64. The same
+    for the same seed, in every process."""
     return np.random.default_rng(seed).permutation(rows) if rows <= LISTED else Permutation(rows, seed)
 
 

@@ -18,8 +18,7 @@ from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.own_files.lines import read_rows
-from statewise.tasks.text_format import SPACED
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import SPACED, Vocab
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,8 @@ class RecallConfig:
     values: int = 16
     """Number of values of a key."""
     own_symbols: bool = True
-    """Whether each key has its own symbols, `1:7` and `2:7`; else all share the symbol `7`, and the model must also
-    remember which key it belongs to, which is much harder to learn."""
+    """Whether each key has its own symbols, `1:7` and `2:7`; otherwise all share the symbol `7`, and the model must
+    also remember which key it belongs to, which is much harder to learn."""
     chunk: int = 16
     """Tokens of a chunk."""
     distance: int = 3
@@ -203,7 +202,7 @@ class Recall(Task, World):
         return np.where(known, number[:, None], -1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
-        """The symbols of the form at a position; for the answer only the right one."""
+        """The legal symbols at a position; for the answer only the correct one."""
         config, position = self.config, len(prefix)
         if position >= self.context:
             return np.empty(0, np.int64)

@@ -1,8 +1,13 @@
-"""Symbols and their token ids."""
+"""Symbols, their token ids, and how they are written as text.
+
+`TextFormat` describes text by regular expressions, so that tokenizers of other libraries can do the same. They use only
+what Python's `re` and the Oniguruma library of the `tokenizers` package understand alike.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,3 +38,34 @@ class Vocab:
     def decode(self, tokens: Iterable[int]) -> list[str]:
         """Symbols of token ids."""
         return [self.symbols[token] for token in tokens]
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """The text of a sequence of symbols, for text that the task accepts; text that it refuses may be read
+    differently."""
+
+    symbol: str = r"\S+"
+    """Pattern of one symbol; text between its matches is skipped."""
+    separator: str = " "
+    """Text between two symbols."""
+    cut_at: str = ""
+    """Literal text at which a text is cut before symbols are looked for; empty: it is not cut."""
+    normalise: tuple[tuple[str, str], ...] = ()
+    """Patterns in a given text with what replaces them, literally and in order, before symbols are looked for."""
+    tidy: tuple[tuple[str, str], ...] = ()
+    """As `normalise`, for a text of symbols with separators."""
+
+
+SPACED = TextFormat()
+"""Symbols without white space, separated by it."""
+
+
+def separated_by(separator: str | None) -> TextFormat:
+    """Symbols between separators, without white space at their ends; None: `SPACED`; empty: every character is a
+    symbol."""
+    if separator is None:
+        return SPACED
+    if not separator:
+        return TextFormat(r"[\s\S]", "")
+    return TextFormat(r"\S(?:[\s\S]*\S)?", separator, separator)

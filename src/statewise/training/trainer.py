@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from statewise.data_types import NotFinite, sent
+from statewise.data_types import NotFinite
 from statewise.run import DamagedCheckpoint
+from statewise.runtime.devices import to_device
 from statewise.runtime.json_files import AMOUNT, COUNT, MEASURED, NUMBER, SHARE, Maybe, Shape, check, metric
 from statewise.training.agreement import Agreement, joined
 from statewise.training.checkpoint import load_training, load_weights, save, save_sharded
@@ -342,7 +343,7 @@ class Trainer:
             return counts, self.signal
         sizes = [count.numel() for count in counts.values()]
         signals = torch.tensor([self.signal == number for number in HANDLED], dtype=torch.float64)
-        signals = sent(signals, self.fabric.device)
+        signals = to_device(signals, self.fabric.device)
         flat = self._sum(torch.cat([*(count.reshape(-1).double() for count in counts.values()), signals]))
         shared = torch.split(flat[: -len(HANDLED)], sizes)
         # Read one step later: to read these now would wait for the device in every step.

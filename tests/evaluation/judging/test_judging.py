@@ -561,7 +561,7 @@ def test_one_judging_at_a_time_writes_a_file(capsys, tmp_path, files):
         ([{"prompt": "", "story": " "}], None, "mine.jsonl:1: the story is empty"),
         (["x", 3], None, "mine.jsonl:1: must be .*and 1 more"),
         ([{"title": "statewise filling"}], None, "mine.jsonl holds no stories"),
-        ([{"prompt": "a", "story": "\ud800"}], None, "mine.jsonl:1: 'story' holds half of a surrogate pair"),
+        ([{"prompt": "a", "story": "\ud800"}], None, "mine.jsonl:1: 'story' contains half of a surrogate pair"),
         (rows(["x", "y"]), rows(["x"]), "has 2 stories and .*other.jsonl 1"),
         (rows(["x"]), [{"prompt": "Twice", "story": "Twice."}], "other.jsonl:1: the prompt differs from that in"),
         (rows(["x"]), rows(["x"], goal="Fin."), "other.jsonl:1: the goal differs from that in"),

@@ -145,7 +145,7 @@ def test_bad_csv_is_told_with_its_line(tmp_path, text, line, message):
         ('{"actions": ["a"]}\n\n["a"]\n', 3, 'a trace must be {"actions": [...], "label": 0 or 1}, on a line'),
         ('{"action": ["a"]}\n', 1, "a trace must be"),
         ('{"actions": "ab"}\n', 1, "a trace must be"),
-        ('{"actions": ["b"]}\n{"actions": ["a\\ud800"]}\n', 2, "holds half of a surrogate pair, which is no"),
+        ('{"actions": ["b"]}\n{"actions": ["a\\ud800"]}\n', 2, "contains half of a surrogate pair, which is not"),
         ('{"actions": ["a", ""]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", " "]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", null]}\n', 1, "the trace has a gap: an action without a name"),

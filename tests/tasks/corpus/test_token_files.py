@@ -150,7 +150,7 @@ def lists_of(kind, values):
 
 
 WRONG = {
-    "cut parquet": ("ids.parquet", cut, "ids.parquet: cannot be read as parquet, damaged or cut: "),
+    "cut parquet": ("ids.parquet", cut, "ids.parquet: cannot be read as parquet, damaged or truncated: "),
     "empty parquet": ("ids.parquet", emptied, "ids.parquet: the file is empty"),
     "no column": ("ids.parquet", column_of("string", ["a"]), "'tokens' holds string, not lists of whole numbers"),
     "of floats": ("ids.parquet", lists_of("float32", [[1.0]]), "not lists of whole numbers: set --field"),
@@ -162,14 +162,18 @@ WRONG = {
     "one document": ("ids.parquet", lists_of("int32", [[1]]), "there is only one document: none is left to train on"),
     "same documents": ("ids.parquet", lists_of("int32", [[1], [1]]), "all 2 documents are the same"),
     "folder": ("ids.parquet", a_folder, "ids.parquet: this folder has no file of token ids"),
-    "cut npy": ("ids.npy", cut, "ids.npy: cut or damaged: "),
+    "cut npy": ("ids.npy", cut, "ids.npy: truncated or damaged: "),
     "empty npy": ("ids.npy", emptied, "ids.npy: not an .npy file, or damaged"),
-    "floats": ("ids.npy", of_floats, "ids.npy: an array of float64 of 1 axes, not of whole numbers in one axis"),
-    "axes": ("ids.npy", of_two_axes, "ids.npy: an array of int64 of 2 axes"),
+    "floats": (
+        "ids.npy",
+        of_floats,
+        "ids.npy: an array of float64 with shape (5,), not of whole numbers with one axis",
+    ),
+    "axes": ("ids.npy", of_two_axes, "ids.npy: an array of int64 with shape ("),
     "bracket": ("ids.npy", unclosed, "ids.npy: not an .npy file, or damaged"),
     "no token": ("ids.npy", of_nothing, "ids.npy: the file has no token"),
-    "pickle": ("ids.npy", a_pickle, "ids.npy: an array of object of 1 axes"),
-    "odd": ("ids.bin", cut, "ids.bin: cut or damaged: "),
+    "pickle": ("ids.npy", a_pickle, "ids.npy: an array of object with shape ("),
+    "odd": ("ids.bin", cut, "ids.bin: truncated or damaged: "),
     "empty bin": ("ids.bin", emptied, "ids.bin: the file has no token"),
 }
 
@@ -192,7 +196,10 @@ def test_what_is_wrong_is_said_in_a_sentence(made, tmp_path, capsys, case):
     ("words", "message"),
     [
         (["nowhere.npy", "--tokenizer", "CORPUS"], "nowhere.npy: no such file or folder"),
-        (["CORPUS/index.json", "--tokenizer", "CORPUS"], "files of token ids are .parquet, .npy, .bin; of text:"),
+        (
+            ["CORPUS/index.json", "--tokenizer", "CORPUS"],
+            "files of token ids end in .parquet, .npy, .bin; for text use",
+        ),
         (["CORPUS", "--tokenizer", "bpe:300"], "token ids need the tokenizer that they were made with"),
         (["CORPUS", "--tokenizer", "CORPUS", "--held-out", "2"], "--held-out must be more than 0 and at most 1"),
     ],

@@ -10,10 +10,9 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.tasks.corpus import documents, hub, shards, survey
-from statewise.tasks.corpus.documents import find
+from statewise.tasks.corpus import documents, shards, survey
+from statewise.tasks.corpus.documents import DataSet, find
 from statewise.tasks.corpus.folder import Corpus, fingerprint
-from statewise.tasks.corpus.hub import DataSet
 from statewise.tasks.corpus.shards import ShardWriter
 from statewise.tasks.corpus.tokenizers import load
 from statewise.tasks.corpus.writing import Listener, write
@@ -290,7 +289,7 @@ def test_a_file_that_is_cut_while_in_use_is_named(tmp_path, monkeypatch):
     os.truncate(corpus.folder / "training-00000.npy", 128 + 2 * 100)
     np.testing.assert_array_equal(corpus.training.read(0, 96), tokens[:96])
     for start, stop in ((90, 110), (len(corpus.training) - 4, len(corpus.training))):  # a block known, and one not
-        with pytest.raises(ValueError, match=r"training-00000.npy: this file was cut while in use"):
+        with pytest.raises(ValueError, match=r"training-00000.npy: this file was truncated while in use"):
             corpus.training.read(start, stop)
 
 
@@ -458,7 +457,7 @@ def test_a_data_set_is_streamed_from_a_local_folder(tmp_path, monkeypatch, kind)
 
 
 def test_short_names_and_a_missing_package(tmp_path, monkeypatch):
-    assert "fineweb-edu" in hub.KNOWN
+    assert "fineweb-edu" in documents.KNOWN_DATASETS
     assert DataSet("tinystories", "train", "text").dataset != "tinystories"
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(ValueError, match=r"--hub needs the extra `data`: .* -m pip install .*datasets"):

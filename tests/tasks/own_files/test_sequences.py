@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewise.evaluation.evaluate import choose_examples
-from statewise.tasks.own_files.csv_rows import read_csv
+from statewise.tasks.own_files.lines import read_csv
 from statewise.tasks.own_files.sequence_files import SequenceFile, parse_file
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 
@@ -160,7 +160,7 @@ def test_a_held_out_file_of_its_own(tmp_path):
     with pytest.raises(ValueError, match=r"test.txt: every sequence is also in data.txt, so none is held out"):
         task_of(tmp_path, LINES, held_out_path=str(other))
     other.write_text("a a <end>\n")
-    with pytest.raises(ValueError, match=r"test.txt:1: the end symbol '<end>' stands in it"):
+    with pytest.raises(ValueError, match=r"test.txt:1: the end symbol '<end>' occurs in it"):
         task_of(tmp_path, LINES, held_out_path=str(other))
 
 

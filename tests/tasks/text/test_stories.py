@@ -197,7 +197,7 @@ def test_held_out_parts_are_cut_where_text_and_tokens_agree(tmp_path):
     ("text", "message"),
     [
         ("", "the file is empty"),
-        (f"a\n{END}\nb\nc\n", r":3: the last story is not ended"),
+        (f"a\n{END}\nb\nc\n", r":3: the last story does not end"),
         (f"a\n{END}\nb {END} c\n{END}\n", r":3: the token <\|endoftext\|> inside a story"),
         (f"a\n{END}\nb {SEPARATOR}\n{END}\n{SEPARATOR}\n{END}\n", r":3: the token .*and 1 more such"),
         (f"a\n{END}\na\n{END}\n", "at least two different stories"),

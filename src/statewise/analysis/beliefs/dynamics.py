@@ -22,14 +22,14 @@ from statewise.analysis.base import Analysis, Findings, Subject, explained
 from statewise.analysis.beliefs.beliefs import states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
-from statewise.data_types import Examples, in_float64
+from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
+from statewise.runtime.devices import in_float64
 from statewise.runtime.progress import announced
-from statewise.tasks.base import Task
+from statewise.tasks.base import Believed, Task, believed
 from statewise.tasks.batches import blocks, collate
-from statewise.tasks.believed import Believed, believed
 
 MOST_NUMBERS = 2**28
 """Maximum number of values of the states along all drawn sequences."""

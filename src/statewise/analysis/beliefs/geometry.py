@@ -20,12 +20,12 @@ from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, expla
 from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, equal_beliefs, planes
-from statewise.data_types import Examples, LacksPower, in_float64
+from statewise.data_types import Examples, LacksPower
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Drawing, Panel, over_steps
 from statewise.runtime.bounds import bounded
-from statewise.tasks.base import Task
-from statewise.tasks.believed import Believed, Prefixes, believed
+from statewise.runtime.devices import in_float64
+from statewise.tasks.base import Believed, Prefixes, Task, believed
 
 FOLDS, SHUFFLES, HISTORY, FROZEN, VARIED = 5, 10, 4, 10, 200
 """Folds of `r2_held_out`; permutations of the beliefs; longest history with a figure of its own; sequences of the other

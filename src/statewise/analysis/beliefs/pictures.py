@@ -8,7 +8,7 @@ import numpy as np
 
 from statewise.analysis.beliefs.least_squares import r2
 from statewise.reporting.figures import Drawing, Layer, Points, Text
-from statewise.tasks.believed import Believed
+from statewise.tasks.base import Believed
 
 SHOWN = 4000
 """Maximum number of beliefs in a drawing, evenly spaced in their order."""

@@ -31,7 +31,7 @@ def run(words: list[str]) -> int:
     parser.add_overwrite("replace the map in --out")
     options = parser.parse_args(words)
 
-    from statewise.tasks.manhattan.city import grid_city
+    from statewise.tasks.manhattan.street_map import grid_city
 
     return written(grid_city(options.rows, options.columns, options.seed), Path(options.out), options.overwrite)
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from statewise.runtime.arguments import Parser, at_least
-from statewise.runtime.messages import say
-
-if TYPE_CHECKING:
-    from statewise.tasks.corpus.folder import Corpus
+from statewise.cli.corpus_options import add_corpus_options, write_corpus
+from statewise.runtime.arguments import Parser
 
 DESCRIPTION = """Writes a corpus for the task `text`: token shards of encoded documents.
 
@@ -48,45 +44,17 @@ def run(words: list[str]) -> int:
         help="what separates documents in a text file: mark, a line <|endoftext|>; blank-lines; line, one per line; "
         "file, one per file; auto, the mark if present, else file (default)",
     )
-    parser.add_argument(
-        "--held-out", type=float, default=0.01, help="share of documents held out (default: 0.01; 1: all)"
-    )
-    parser.add_argument(
-        "--shard-tokens", type=at_least(1), default=100_000_000, help="tokens per shard (default: 10^8)"
-    )
-    parser.add_overwrite("replace the corpus in --out")
+    add_corpus_options(parser)
     options = parser.parse_args(words)
     if bool(options.sources) == bool(options.hub):
         raise ValueError("give files or folders, or --hub NAME" + (", not both" if options.hub else ""))
 
-    from statewise.experiments.progress import Count
-    from statewise.tasks.corpus.documents import Source, find
-    from statewise.tasks.corpus.hub import DataSet
-    from statewise.tasks.corpus.writing import Listener, write
+    from statewise.tasks.corpus.documents import DataSet, Source, find
+    from statewise.tasks.corpus.writing import write
 
     sources: list[Source]
     if options.hub:
         sources = [DataSet(options.hub, options.split, options.field)]
     else:
         sources = find([Path(source) for source in options.sources], options.documents, options.field)
-    with Count("characters") as count:
-        corpus = write(
-            sources,
-            Path(options.out),
-            options.tokenizer,
-            held_out=options.held_out,
-            shard_tokens=options.shard_tokens,
-            overwrite=options.overwrite,
-            documents=options.documents,
-            field=options.field,
-            listener=Listener(count.stage, count.advance, count.note),
-        )
-    return written(corpus, options.out)
-
-
-def written(corpus: Corpus, out: str) -> int:
-    """Says what a new corpus has."""
-    for name, side in (("to train on", corpus.training), ("held out", corpus.held_out)):
-        say(f"{len(side):,} tokens of {side.documents:,} documents {name} ({side.words:,} words, {side.size:,} bytes)")
-    say(f"wrote {out}")
-    return 0
+    return write_corpus(options, "characters", write, sources, documents=options.documents, field=options.field)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statewise.runtime.arguments import Parser, at_least
+from statewise.cli.corpus_options import add_corpus_options, write_corpus
+from statewise.runtime.arguments import Parser
 
 DESCRIPTION = """Writes a corpus for the task `text` from documents that are token ids already.
 
@@ -27,31 +28,13 @@ def run(words: list[str]) -> int:
         "--type",
         default="uint16",
         choices=("uint16", "uint32", "int32", "int64"),
-        help="of .bin files (default: uint16)",
+        help="type of the ids in .bin files (default: uint16)",
     )
-    parser.add_argument(
-        "--held-out", type=float, default=0.01, help="share of documents held out (default: 0.01; 1: all)"
-    )
-    parser.add_argument(
-        "--shard-tokens", type=at_least(1), default=100_000_000, help="tokens per shard (default: 10^8)"
-    )
-    parser.add_overwrite("replace the corpus in --out")
+    add_corpus_options(parser)
     options = parser.parse_args(words)
 
-    from statewise.cli.data.text import written
-    from statewise.experiments.progress import Count
     from statewise.tasks.corpus.token_files import find
-    from statewise.tasks.corpus.writing import Listener, write_tokens
+    from statewise.tasks.corpus.writing import write_tokens
 
     files = find([Path(file) for file in options.files], options.field, options.type)
-    with Count("tokens") as count:
-        corpus = write_tokens(
-            files,
-            Path(options.out),
-            options.tokenizer,
-            held_out=options.held_out,
-            shard_tokens=options.shard_tokens,
-            overwrite=options.overwrite,
-            listener=Listener(count.stage, count.advance, count.note),
-        )
-    return written(corpus, options.out)
+    return write_corpus(options, "tokens", write_tokens, files)

@@ -53,7 +53,7 @@ def recipe_fields(text: str | bytes, source: str) -> dict[str, Any]:
     """The keys of a recipe's YAML `text`, over those of the recipe that it names as `base`, if it names one. A part
     chosen by another name takes nothing from the base's.
 
-    Raises `ValueError` for what is no YAML, and for a base that is no recipe of ours.
+    Raises `ValueError` for text that is not YAML, and for a base that is not one of the recipes.
     """
     own = read_yaml(text, source)
     if (base := own.pop("base", None)) is None:
@@ -80,7 +80,7 @@ def merged(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_other_unit(group: str, below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The keys `below` without lengths in tokens, which count more than steps, where `own` gives steps alone."""
+    """The keys `below` without lengths in tokens, which take precedence over steps, where `own` gives only steps."""
     units = {steps.removeprefix(f"{group}."): tokens.removeprefix(f"{group}.") for steps, tokens in TWO_UNITS.items()}
     replaced = {tokens for steps, tokens in units.items() if steps in own and tokens not in own}
     return {key: value for key, value in below.items() if key not in replaced}

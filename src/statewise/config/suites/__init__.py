@@ -54,12 +54,12 @@ SHAPE: Shape = {
 }
 AXES = ("recipes", "objectives", "backbones")
 PARTS = ("task", "objective", "backbone", "trainer")
-"""Of a recipe, what `settings` may change."""
+"""Parts of a recipe that `settings` may change."""
 THEN = "then"
 FILES = ("suite.yaml", "table.md", "results.json", "index.html", "submitted")
-"""What is written beside the folders of the recipes."""
+"""Files that are written beside the folders of the recipes."""
 COMMANDS = ("analyze", "evaluate")
-"""What may be done with a trained run; their words are checked where the recipes are read."""
+"""Commands that may be run on a trained run; their words are checked where the recipes are read."""
 
 
 @dataclass(frozen=True)
@@ -81,31 +81,31 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """As a relative path."""
+        """Folder of the cell, as a relative path."""
         return f"{self.recipe}/{self.objective}-{self.backbone}"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What differs in some combinations."""
+    """Settings of some combinations."""
 
     among: dict[str, list[str]]
     """Which combinations: names by axis; all of an axis that is missing."""
     parts: dict[str, Any]
     """Fields of their recipes, by part."""
     then: list[list[str]]
-    """Commands besides those of the recipe."""
+    """Further commands, after those of the recipe."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What a suite's file says."""
+    """The content of a suite's file."""
 
     about: str
     cells: list[Cell]
     seeds: str
     metrics: dict[str, str] = field(default_factory=dict)
-    """Shown besides the headline metric, each with what it is in words; those may be empty."""
+    """Metrics shown besides the headline metric, each with a description, which may be empty."""
 
 
 def suite_names() -> list[str]:
@@ -126,8 +126,8 @@ def suite_given(given: str) -> tuple[bytes, str]:
 
 
 def read_suite(text: str | bytes, source: str) -> Suite:
-    """A suite of YAML `text`. Raises `ValueError` naming `source` for one that makes no sense; recipes are checked when
-    they are read."""
+    """The suite in YAML `text`. Raises `ValueError`, naming `source`, if it is invalid; recipes are checked when they
+    are read."""
     given = read_yaml(text, source, "a suite")
     known = ("about", *AXES, "without", "settings", "seeds", THEN, "metrics")
     for key in given:
@@ -159,7 +159,7 @@ def _axis(given: dict[str, Any], axis: str, source: str) -> dict[str, dict[str, 
         raise ValueError(f"{source}: {axis} is empty")
     for name, fields in given[axis].items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise ValueError(f"{source}: {axis}: {name!r} is no name: give letters, digits, dots, dashes")
+            raise ValueError(f"{source}: {axis}: {name!r} is not a name: use letters, digits, dots, dashes")
         if axis == "recipes":
             fields = {"base": fields} if isinstance(fields, str) else fields
         if not isinstance(fields, dict | None):
@@ -193,7 +193,7 @@ def _all_known(names: Any, axis: dict[str, Any] | None, what: str, where: str) -
 def _command(line: str, where: str) -> list[str]:
     words = line.split()
     if not words or words[0] not in COMMANDS:
-        raise ValueError(f"{where}: {line!r} must begin with {' or '.join(COMMANDS)}; the run is added behind it")
+        raise ValueError(f"{where}: {line!r} must begin with {' or '.join(COMMANDS)}; the run is appended to it")
     if {"-h", "--help"} & set(words):
         raise ValueError(f"{where}: {line!r} asks for help, and does nothing with a run")
     if any(word.partition("=")[0] in ("--out", "--overwrite") for word in words):
@@ -238,7 +238,7 @@ def _cells(
         recipe, objective, backbone = names
         fields = recipe_fields(yaml.safe_dump(axes["recipes"][recipe]), f"{source}: recipes.{recipe}")
         if "seed" in axes["recipes"][recipe]:
-            raise ValueError(f"{source}: recipes.{recipe}: seed: the runs have those of the suite's `seeds`")
+            raise ValueError(f"{source}: recipes.{recipe}: remove seed: the suite's `seeds` set it")
         own = {"objective": axes["objectives"][objective], "backbone": axes["backbones"][backbone]}
         here = [setting for setting in settings if among(setting.among)]
         for parts in (own, *(setting.parts for setting in here)):

@@ -16,8 +16,7 @@ from statewise.analysis.beliefs.least_squares import r2
 from statewise.analysis.beliefs.pictures import Plane, planes
 from statewise.data_types import Examples
 from statewise.deploy.playground.trace import Weighted
-from statewise.tasks.base import Task, World
-from statewise.tasks.believed import Believed
+from statewise.tasks.base import Believed, Task, World
 
 MOST_STATES = 1024
 """With more different states, none are read off: there are too few examples of each."""

@@ -14,7 +14,7 @@ import torch
 
 from statewise.analysis.beliefs.beliefs import beliefs
 from statewise.analysis.beliefs.least_squares import fit
-from statewise.data_types import Examples, in_float64
+from statewise.data_types import Examples
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Drafter, GoalScorer, start_conditioned
@@ -24,6 +24,7 @@ from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.served import UNCONDITIONED, Served
 from statewise.model.snapshots import snapshot
 from statewise.reporting.figures import objective_colour
+from statewise.runtime.devices import in_float64
 from statewise.tasks.base import RunningText, World
 from statewise.tasks.batches import collate
 

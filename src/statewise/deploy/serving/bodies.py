@@ -147,7 +147,7 @@ def parsed(content: bytes) -> dict[str, Any]:
             raise ValueError("not JSON: it has neither NaN nor Infinity, and no number too large to read")
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Refusal(400, "the body holds half of a surrogate pair, which is not a character") from None
+        raise Refusal(400, "the body contains half of a surrogate pair, which is not a character") from None
     except RecursionError:
         raise Refusal(400, "not JSON: brackets are nested too deeply") from None
     except ValueError as error:

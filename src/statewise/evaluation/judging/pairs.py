@@ -76,7 +76,7 @@ def _parse(line: str) -> Story:
         if key in row and not isinstance(row[key], str):
             raise ValueError(f"{key!r} must be text")
         if key in row and any("\ud800" <= letter <= "\udfff" for letter in row[key]):
-            raise ValueError(f"{key!r} holds half of a surrogate pair, which is not a character")
+            raise ValueError(f"{key!r} contains half of a surrogate pair, which is not a character")
     story = row["story"] if "story" in row else row["prompt"] + row["completion"] + row.get("goal", "")
     if not story.strip():
         raise ValueError("the story is empty")

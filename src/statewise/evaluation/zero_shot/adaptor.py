@@ -17,7 +17,7 @@ from statewise.decoding.sample import Greedy, GreedyConfig
 from statewise.evaluation.zero_shot.likelihood import Continuation, encoded, likelihoods
 from statewise.runtime.progress import announced
 from statewise.tasks.base import RunningText
-from statewise.tasks.text.words import count_words, word_starts
+from statewise.tasks.corpus.encoding import count_words, word_starts
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
 
 
 def units_of(text: str) -> dict[str, int]:
-    """Numbers of words, as `tasks.words` counts them, and of UTF-8 bytes."""
+    """Numbers of words, as `count_words` counts them, and of UTF-8 bytes."""
     return {"word": count_words(text), "byte": len(text.encode())}
 
 

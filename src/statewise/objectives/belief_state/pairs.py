@@ -19,7 +19,7 @@ from torch import Tensor
 
 from statewise.backbones.nn.differentiable_once import eager
 from statewise.backbones.nn.masks import document_starts
-from statewise.data_types import sent
+from statewise.runtime.devices import to_device
 
 PADDED = 1.2
 """Documents share a group if that computes at most this many times the pairs that count ..."""
@@ -105,8 +105,8 @@ class Group(NamedTuple):
     """(2, r): least and largest place of each prefix column, on the host."""
 
     def to(self, device: torch.device) -> Group:
-        """The group on a device."""
-        return Group._make(sent(part, device) if isinstance(part, Tensor) else part for part in self)
+        """The same on a device."""
+        return Group._make(to_device(part, device) if isinstance(part, Tensor) else part for part in self)
 
     def weights(self, block: Block, outputs: int) -> Tensor:
         """(b, r, S, K): how much each pair counts for the next and for the previous token; K = `outputs`."""
@@ -190,8 +190,8 @@ class Layout(NamedTuple):
     groups: list[Group]
 
     def to(self, device: torch.device) -> Layout:
-        """The layout on a device."""
-        rows = sent(self.prefix_rows, device), sent(self.suffix_rows, device)
+        """The same on a device."""
+        rows = to_device(self.prefix_rows, device), to_device(self.suffix_rows, device)
         return Layout(*rows, [group.to(device) for group in self.groups])
 
 
@@ -240,8 +240,8 @@ def layout(pairs: Pairs, sampling: Sampling, closing: int | None) -> Layout:
         for name in ("prefix", "suffix")
     )
     return Layout(
-        sent(torch.from_numpy(prefix_rows), device),
-        sent(torch.from_numpy(suffix_rows), device),
+        to_device(torch.from_numpy(prefix_rows), device),
+        to_device(torch.from_numpy(suffix_rows), device),
         [group.on(device, prefix_rows, suffix_rows) for group in groups],
     )
 
@@ -259,7 +259,7 @@ def expected_weights(pairs: Pairs, sampling: Sampling) -> tuple[Tensor, Tensor]:
         before = (running - pairs.prefixes.long()).gather(1, first)
         following = ((last - column + 1) * (pairs.next_targets & real)).sum()
         return following, ((running - before) * (pairs.previous_targets & real)).sum()
-    by_gap = sent(torch.from_numpy(sampling.by_gap(T)), group.device)
+    by_gap = to_device(torch.from_numpy(sampling.by_gap(T)), group.device)
     gap = column[0][None, :] - column[0][:, None]
     table = by_gap[gap.clamp(min=0)]
     totals = [by_gap.new_zeros(()) for _ in range(2)]
@@ -300,7 +300,7 @@ class _Arrays:
         """The group, its states numbered by their place among the rows that are used."""
 
         def moved(value: np.ndarray) -> Tensor:
-            return sent(torch.from_numpy(value), device)
+            return to_device(torch.from_numpy(value), device)
 
         # Padding has no say in which suffixes a block needs.
         counted = self.next_targets | self.prefixes

@@ -355,7 +355,7 @@ def _name(action: object, path: Path, line: int) -> str:
         raise ValueError(f"{path}:{line}: an action must be a name, not {action!r}")
     name = one_line(str(action))
     if any("\ud800" <= letter <= "\udfff" for letter in name):
-        raise ValueError(f"{path}:{line}: {name!r} holds half of a surrogate pair, which is no character")
+        raise ValueError(f"{path}:{line}: {name!r} contains half of a surrogate pair, which is not a character")
     return name
 
 

@@ -1,17 +1,19 @@
-"""Sources of documents: text files and JSON lines, plain or .gz, parquet, folders of these; read as streams."""
+"""Sources of documents, read as streams: text files and JSON lines, plain or .gz, parquet, folders of these, and
+datasets that the `datasets` package loads, over the network or from a local folder."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from typing_extensions import override
 
 from statewise.runtime.json_files import loads
-from statewise.tasks.corpus.parquet import column
+from statewise.runtime.messages import to_install
 from statewise.tasks.own_files.file_formats import check_text
 from statewise.tasks.own_files.lines import beginning_of, opened, read_lines
 from statewise.tasks.text.bpe import END
@@ -36,7 +38,7 @@ class Piece(NamedTuple):
     first: bool
     last: bool
     place: str
-    """Where the document is, for messages."""
+    """Place of the document, for messages."""
 
 
 class Source(ABC):
@@ -82,7 +84,8 @@ def find(paths: Sequence[Path], separation: Separation = "auto", field: str = "t
 
 
 class TextFile(Source):
-    """UTF-8 text. Blank lines around a document and its last line end are not part of it."""
+    """UTF-8 text; errors name the byte that is not. Blank lines around a document and its last line end are not part of
+    it."""
 
     def __init__(self, path: Path, separation: Separation) -> None:
         self.path, self.separation = path, separation
@@ -92,8 +95,8 @@ class TextFile(Source):
         """The file's full path."""
         return str(self.path.resolve())
 
+    @override
     def pieces(self) -> Iterator[Piece]:
-        """See `Source.pieces`; messages about what is not UTF-8 name the byte."""
         separation = self.separation
         if separation == "auto":
             separation = "mark" if any(line.strip() == END for _, line in _lines(self.path)) else "file"
@@ -109,8 +112,8 @@ class TextFile(Source):
         yield from document.close()
 
 
-class JsonLines(Source):
-    """One JSON object per line, whose `field` is a document, taken verbatim."""
+class _Fields(Source):
+    """A file of rows, whose `field` is a document, taken verbatim."""
 
     def __init__(self, path: Path, field: str) -> None:
         self.path, self.field = path, field
@@ -119,6 +122,10 @@ class JsonLines(Source):
     def name(self) -> str:
         """The file's full path, and the field."""
         return f"{self.path.resolve()}, field {self.field}"
+
+
+class JsonLines(_Fields):
+    """One JSON object per line."""
 
     @override
     def pieces(self) -> Iterator[Piece]:
@@ -133,21 +140,13 @@ class JsonLines(Source):
             yield from pieces_of_field(row, self.field, place)
 
 
-class Parquet(Source):
-    """Each row's `field` is a document, taken verbatim."""
+class Parquet(_Fields):
+    """Rows of a parquet file, counted from 1 in messages."""
 
-    def __init__(self, path: Path, field: str) -> None:
-        self.path, self.field = path, field
-
-    @property
-    def name(self) -> str:
-        """The file's full path, and the field."""
-        return f"{self.path.resolve()}, field {self.field}"
-
+    @override
     def pieces(self) -> Iterator[Piece]:
-        """See `Source.pieces`; rows are counted from 1."""
         number = 0
-        for rows in column(self.path, self.field, "--field"):
+        for rows in parquet_column(self.path, self.field, "--field"):
             for row in rows:
                 number += 1
                 place = f"{self.path}, row {number}"
@@ -240,7 +239,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 line, rest = data[: error.start].decode(), data[error.start :]
             if "\0" in line:
                 raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
-            if len(raw) == LONGEST and not raw.endswith(b"\n") and line.isspace():  # else taken for a blank line
+            if len(raw) == LONGEST and not raw.endswith(b"\n") and line.isspace():  # else read as a blank line
                 raise ValueError(f"{path}:{number}: {LONGEST:,} bytes of white space: this is not a text file")
             yield number, line.removeprefix("\ufeff") if offset == 0 else line
             offset += len(data) - len(rest)
@@ -251,3 +250,84 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _not_text(path: Path, offset: int, reason: str) -> str:
     return f"{path}: byte {offset}: not UTF-8 text ({reason}): convert the file to UTF-8"
+
+
+ROWS_AT_ONCE = 1024
+"""Rows of a parquet file that are read at a time."""
+
+
+def parquet_column(path: Path, name: str, flag: str) -> Iterator[Any]:
+    """A column of a parquet file as pyarrow arrays of at most `ROWS_AT_ONCE` rows; `flag` is the option that names the
+    column. Raises `ValueError` if the file is damaged, or has no such column."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ValueError(f"{path}: parquet files need the extra `data`: {to_install('data')}") from None
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    if not path.stat().st_size:
+        raise ValueError(f"{path}: the file is empty")
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            if name not in columns:
+                there = ", ".join(map(repr, columns)) or "none"
+                raise ValueError(f"{path}: no column {name!r}, only {there}: set {flag}")
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[name]):
+                yield batch.column(0)
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{path}: cannot be read as parquet, damaged or truncated: {_line(error)}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+KNOWN_DATASETS = {
+    "fineweb-edu": ("HuggingFaceFW/fineweb-edu", "sample-10BT"),
+    "tinystories": ("roneneldan/TinyStories", None),
+}
+"""Name and configuration of datasets with a short name."""
+
+
+class DataSet(Source):
+    """A split of a dataset, streamed, one document per row; messages count rows from 1."""
+
+    streamed = True
+
+    def __init__(self, dataset: str, split: str, field: str) -> None:
+        self.dataset, self.config = KNOWN_DATASETS.get(dataset, (dataset, None))
+        self.split, self.field = split, field
+
+    @property
+    def name(self) -> str:
+        """Dataset, split and field."""
+        config = f", configuration {self.config}" if self.config else ""
+        return f"dataset {self.dataset}{config}, split {self.split}, field {self.field}"
+
+    @override
+    def pieces(self) -> Iterator[Piece]:
+        try:
+            import datasets
+        except ImportError:
+            raise ValueError(f"--hub needs the extra `data`: {to_install('data')}") from None
+        what = f"dataset {self.dataset}, split {self.split}"
+        try:
+            rows = iter(datasets.load_dataset(self.dataset, self.config, split=self.split, streaming=True))
+        except Exception as error:  # the type depends on where the data is
+            raise ValueError(f"{what}, cannot be loaded: {_reason(error)}") from None
+        for number in itertools.count(1):
+            try:
+                row = next(rows, None)
+            except Exception as error:
+                raise ValueError(f"{what}, row {number}: cannot be read: {_reason(error)}") from None
+            if row is None:
+                return
+            yield from pieces_of_field(row, self.field, f"{what}, row {number}")
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,13 @@
-"""Encoding documents as token ids, in batches."""
+"""Encoding documents as token ids, in batches, and counting their words.
+
+Words are counted as lm-evaluation-harness counts them for its perplexity per word: they are what `re.split(r"\\s+",
+text)` gives. Each stretch of white space lies between two words, so a text that begins or ends with white space has an
+empty word there, and an empty text is one empty word.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -9,7 +15,6 @@ import numpy as np
 
 from statewise.tasks.corpus.survey import SplitPiece
 from statewise.tasks.text.bpe import BPE
-from statewise.tasks.text.words import count_words
 
 BATCH = 2**22
 """Characters encoded at a time: enough to keep all threads busy."""
@@ -22,9 +27,9 @@ class Encoded(NamedTuple):
     tokens: np.ndarray
     last: bool
     words: int
-    """Words, as `tasks.words` counts them, which the piece adds to its document."""
+    """Number of words that the piece adds to its document."""
     size: int
-    """Bytes of the text."""
+    """Number of bytes of the text."""
 
 
 def token_type(bpe: BPE) -> np.dtype:
@@ -65,3 +70,17 @@ def _batches(pieces: Iterable[SplitPiece]) -> Iterator[list[SplitPiece]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+_SPACE = re.compile(r"\s+")
+
+
+def count_words(text: str) -> int:
+    """Number of words, at least 1."""
+    # Several times faster than the split, and white space is the same to both.
+    return max(1, len(text.split()) + text[:1].isspace() + text[-1:].isspace())
+
+
+def word_starts(text: str) -> list[int]:
+    """(count_words(text),) offsets of the characters at which words begin; an empty last one begins at the end."""
+    return [0, *(found.end() for found in _SPACE.finditer(text))]

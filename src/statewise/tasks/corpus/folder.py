@@ -32,7 +32,7 @@ SPLITS = ("training", "held_out")
 FILES = (INDEX, TOKENIZER, "training-[0-9]*.npy", "held-out-[0-9]*.npy")
 """All files of a corpus, as patterns of `statewise.runtime.overwriting`."""
 SIGNS = {INDEX: json_with("format", "tokenizer", "sides")}
-"""How a corpus is recognised."""
+"""Signs by which a corpus is recognised."""
 
 
 _NAME = Leaf("the name of a shard", lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]+", value) is not None)

@@ -160,7 +160,7 @@ class Shard:
         while len(rest) and (count := file.readinto(rest)):  # one call of the system may read less
             rest = rest[count:]
         if len(rest):
-            raise ValueError(f"{self.path}: this file was cut while in use: copy or write the corpus again")
+            raise ValueError(f"{self.path}: this file was truncated while in use: copy or write the corpus again")
         return content
 
     def ends(self) -> np.ndarray:

@@ -20,7 +20,7 @@ from statewise.tasks.text.bpe import END
 SAMPLE = 2**26
 """Most characters that train a tokenizer, sampled from the whole corpus by their hashes."""
 STREAMED = 10_000
-"""Documents that the first pass reads where they come over a network."""
+"""Most documents that the first pass reads from a network."""
 RANKS = 2**64
 
 
@@ -31,11 +31,11 @@ class Plan:
     below: int
     """Documents whose rank (hash) is below this are held out."""
     cut: int | None
-    """If the corpus is a single document: characters before its held-out part."""
+    """If the corpus is a single document: number of characters before its held-out part."""
     sample: list[str]
     """Texts that train a tokenizer."""
     characters: int | None
-    """Characters of all documents; None if not all were read."""
+    """Number of characters of all documents; None if not all were read."""
     notes: list[str]
 
 
@@ -107,8 +107,8 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
 
 
 def survey_tokens(documents: Iterable[np.ndarray], share: float) -> tuple[int, int]:
-    """Of documents of token ids: the rank below which `share` of them are held out, at least one, or all if it is 1;
-    and the number of tokens. Raises `ValueError` if there is no document, or none would be left to train on."""
+    """The rank below which `share` of the documents of token ids are held out, at least one, or all if it is 1; and the
+    number of tokens. Raises `ValueError` if there is no document, or none would be left to train on."""
     threshold = int(share * RANKS)
     count = tokens = highest = 0
     lowest = RANKS
@@ -162,7 +162,7 @@ _BREAKS = (re.compile(r"\n[ \t\r]*\n\s*"), re.compile(r"\n"))
 
 
 def _find_cut(sources: Sequence[Source], target: int, characters: int) -> int:
-    """Where a single document is cut: at the blank line nearest to `target`, else the nearest line end, else there.
+    """The place to cut a single document: at the blank line nearest to `target`, else the nearest line end, else there.
     Blank lines and line ends must leave half to one and a half times the wanted share after them."""
     share = characters - target
     nearest: list[int | None] = [None, None]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from typing_extensions import override
 
-from statewise.tasks.corpus.parquet import column
+from statewise.tasks.corpus.documents import parquet_column
 
 PIECE = 2**20
 """Tokens of a flat file read at a time."""
@@ -63,10 +64,11 @@ class ParquetTokens(TokenFile):
         super().__init__(path)
         self.field = field
 
+    @override
     def pieces(self) -> Iterator[tuple[str, np.ndarray, bool]]:
-        """See `TokenFile.pieces`; rows are counted from 1."""
+        """Places are row numbers, counted from 1."""
         number = 0
-        for rows in column(self.path, self.field, "--field"):
+        for rows in parquet_column(self.path, self.field, "--field"):
             ids, lengths = self._lists(rows, number)
             for part in np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else ():
                 number += 1
@@ -96,18 +98,21 @@ class FlatTokens(TokenFile):
         super().__init__(path)
         self.kind = kind
 
+    @override
     def pieces(self) -> Iterator[tuple[str, np.ndarray, bool]]:
-        """See `TokenFile.pieces`; a place is that of the first id of a piece."""
+        """Places are those of the first id of each piece."""
         with open(self.path, "rb") as file:
             kind, count = self._header(file)
             size = self.path.stat().st_size - file.tell()
             if size != count * kind.itemsize:
-                raise ValueError(f"{self.path}: cut or damaged: {size:,} bytes of ids, not {count * kind.itemsize:,}")
+                raise ValueError(
+                    f"{self.path}: truncated or damaged: {size:,} bytes of ids, not {count * kind.itemsize:,}"
+                )
             if not count:
                 raise ValueError(f"{self.path}: the file has no token")
             for start in range(0, count, PIECE):
                 ids = np.frombuffer(file.read(min(PIECE, count - start) * kind.itemsize), kind)
-                yield f"{self.path}, behind the first {start:,}", ids, start + PIECE >= count
+                yield f"{self.path}, after the first {start:,}", ids, start + PIECE >= count
 
     def _header(self, file: BinaryIO) -> tuple[np.dtype, int]:
         """The type and number of the ids; the file is left where they begin."""
@@ -122,7 +127,7 @@ class FlatTokens(TokenFile):
             problem = " ".join(str(error).split())[:200] or type(error).__name__
             raise ValueError(f"{self.path}: not an .npy file, or damaged: {problem}") from None
         if kind.kind not in "iu" or len(shape) != 1:
-            raise ValueError(f"{self.path}: an array of {kind} of {len(shape)} axes, not of whole numbers in one axis")
+            raise ValueError(f"{self.path}: an array of {kind} with shape {shape}, not of whole numbers with one axis")
         return kind, shape[0]
 
 
@@ -141,7 +146,9 @@ def find(paths: Sequence[Path], field: str = "tokens", kind: str = "uint16") -> 
         elif not path.exists():
             raise ValueError(f"{path}: no such file or folder")
         elif path.suffix not in SUFFIXES:
-            raise ValueError(f"{path}: files of token ids are {', '.join(SUFFIXES)}; of text: statewise data text")
+            raise ValueError(
+                f"{path}: files of token ids end in {', '.join(SUFFIXES)}; for text use `statewise data text`"
+            )
         else:
             files = [path]
         made += [ParquetTokens(file, field) if file.suffix == ".parquet" else FlatTokens(file, kind) for file in files]

@@ -38,7 +38,7 @@ def learn(texts: Sequence[str], vocabulary: int) -> BPE:
 
 
 def load(spec: str) -> BPE:
-    """An existing tokenizer. Raises `ValueError` if `spec` names none."""
+    """An existing tokenizer. Raises `ValueError` if `spec` does not name one."""
     kind, colon, rest = spec.partition(":")
     if kind == "gpt2" and colon:
         return _gpt2(Path(rest))
@@ -78,7 +78,7 @@ def _of_model(model: str) -> BPE:
     path, facts = found.values()
     if path is None:
         raise ValueError(
-            f"{model}: this model has no tokenizer.json: give one that has, or train a tokenizer with bpe:N"
+            f"{model}: this model has no tokenizer.json: give one that has it, or train a tokenizer with bpe:N"
         )
     try:
         end = (loads(_text(facts)) if facts is not None else {}).get("eos_token") or END
@@ -91,7 +91,7 @@ def _of_model(model: str) -> BPE:
 
 
 def _file_of(model: str, name: str) -> Path | None:
-    """A file of a model, of the hub if there is no such folder; None if the model has none of this name."""
+    """A file of a model, from the hub if there is no such folder; None if the model has no file of this name."""
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.is_file() else None

@@ -10,23 +10,23 @@ import numpy as np
 from statewise.tasks.hmm.process import Process
 
 GRID, SHIFT = 1e-9 * 2**0.5, 0.382
-"""Beliefs in the same cell of a grid of this size and shift are equal. Neither 0 nor other simple fractions, which
-beliefs often are, lie where two cells meet."""
+"""Beliefs in the same cell of a grid of this size and shift are equal. No boundary of a cell is 0 or another simple
+fraction, which beliefs often are."""
 LARGEST = 2**26
 """Most numbers of one level of beliefs, before equal ones are merged: 512 MB."""
 MOST_PAIRS = 2**22
-"""Numbers of beliefs that are computed at a time."""
+"""Numbers of beliefs computed at a time."""
 
 
 class TooMany(ValueError):
-    """There are more beliefs than can be listed."""
+    """Raised if there are more beliefs than can be listed."""
 
 
 class Level(NamedTuple):
     """The distinct beliefs after t tokens."""
 
     beliefs: np.ndarray
-    """(n, S)."""
+    """(n, S): the beliefs."""
     weights: np.ndarray
     """(n,): the probability that a sequence has each belief after t tokens."""
     next_tokens: np.ndarray
@@ -42,7 +42,7 @@ class Finite(NamedTuple):
     """A finite set of beliefs with its transitions; the first is the start."""
 
     beliefs: np.ndarray
-    """(m, S)."""
+    """(m, S): the beliefs."""
     after: np.ndarray
     """(m, V) int64: the belief after each token, -1 after impossible ones."""
     next_tokens: np.ndarray
@@ -99,7 +99,7 @@ def finite(process: Process, most: int) -> Finite | None:
 
 
 def distinct(beliefs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the first of equal rows (n, S), in order, and for each row its place among those."""
+    """Indices of the first of equal rows (n, S), in order, and for each row its place among these."""
     cells = np.floor(beliefs / GRID + SHIFT).astype(np.int64)
     keys = np.ascontiguousarray(cells).view(np.dtype((np.void, cells.itemsize * cells.shape[1])))[:, 0]
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)

@@ -16,13 +16,13 @@ from statewise.tasks.hmm.process import Factor, Process, alternatives, mixture
 from statewise.tasks.hmm.published import published
 
 LONGEST = 2000
-"""Characters of an expression."""
+"""Most characters of an expression."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def process(text: str, noise: float = 0.0) -> Process:
-    """The process that `text` describes. Raises `ValueError` with the place of what is not understood."""
+    """The process that `text` describes. Raises `ValueError` with the place of an error in it."""
     if len(text) > LONGEST:
         raise ValueError(f"the process has {len(text):,} characters: at most {LONGEST:,} are read")
     return _Reader(text).whole(noise)

@@ -1,7 +1,7 @@
 """Your own matrices, from JSON or NPZ. Nothing is unpickled.
 
-JSON: `{"matrices": [[[...]]], "tokens": ["a", "b"], "start": [...], "right": [...]}`, of which only the matrices are
-needed: one square matrix per token. NPZ: arrays of the same names.
+JSON: `{"matrices": [[[...]]], "tokens": ["a", "b"], "start": [...], "right": [...]}`, where only the matrices are
+required: one square matrix per token. NPZ: arrays of the same names.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from statewise.tasks.hmm.process import Factor, factor
 from statewise.tasks.own_files.lines import read_whole
 
 SHAPE: Shape = {"matrices": [[[NUMBER]]], "tokens?": [TEXT], "start?": [NUMBER], "right?": [NUMBER]}
-"""Of the JSON file, and of what a run keeps."""
+"""Shape of the JSON file, and of the file that a run keeps."""
 KEYS = ("matrices", "tokens", "start", "right")
-"""Of the content."""
+"""Keys of that content."""
 LARGEST = 2**28
-"""Bytes of a file, or of its arrays in memory."""
+"""Most bytes of a file, or of its arrays in memory."""
 
 
 def read_matrices(path: Path) -> dict[str, Any]:
-    """The content of a file, as `SHAPE` says. Raises `ValueError`, which names the file, and `OSError`."""
+    """The content of a file, in the shape `SHAPE`. Raises `ValueError`, naming the file, and `OSError`."""
     content = read_whole(path, LARGEST)
     if path.suffix == ".npz" or content[:4] == b"PK\x03\x04":
         return _read_arrays(content, path)
     if content[:6] == b"\x93NUMPY":
-        raise ValueError(f"{path}: one array; give a JSON file, or an NPZ file of which `matrices` is one array")
+        raise ValueError(f"{path}: a single array: give a JSON file, or an NPZ file with an array named `matrices`")
     found: dict[str, Any] = parse_json(content, SHAPE, str(path))
     check_keys(found, KEYS, str(path))
     return found
@@ -83,7 +83,7 @@ def _read_arrays(content: bytes, path: Path) -> dict[str, Any]:
                     raise ValueError(f"{key} must be {wanted} with {axes} axes, not {array.dtype} {array.shape}")
                 found[key] = array.astype(str if key == "tokens" else np.float64).tolist()
     except UnicodeDecodeError:
-        raise ValueError(f"{path}: tokens must be text: bytes that are no ASCII are none") from None
+        raise ValueError(f"{path}: tokens must be text: found non-ASCII bytes") from None
     except Exception as error:  # of the archive, or of headers, which are parsed as Python and raise almost anything
         problem = without_advice(error) if isinstance(error, ValueError) else str(error) or type(error).__name__
         raise ValueError(f"{path}: not an NPZ file of matrices: {problem}") from None

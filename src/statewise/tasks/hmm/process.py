@@ -20,7 +20,7 @@ from math import prod
 import numpy as np
 
 MOST_STATES = 4096
-"""Of all factors together."""
+"""Most states of all factors together."""
 MOST_TOKENS = 65536
 LARGEST = 2**24
 """Most numbers of a factor's matrices."""
@@ -33,7 +33,7 @@ MOST_WORDS = 4096
 
 
 class NotAProcess(ValueError):
-    """Matrices that would be a process if the user followed the advice."""
+    """Raised for matrices that would define a process if the user followed the advice."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}: {advice}")
@@ -113,7 +113,7 @@ def factor(
     if not off.max() <= SUMS_TO:
         worst = int(off.argmax())
         raise ValueError(
-            f"{what}: right is no right eigenvector of the sum of the matrices for the eigenvalue 1: row {worst} is "
+            f"{what}: right is not a right eigenvector of the sum of the matrices for the eigenvalue 1: row {worst} is "
             f"{off[worst]:.3g} off"
         )
     begin = _left_eigenvector(total, what) if start is None else np.array(start, np.float64)
@@ -136,15 +136,15 @@ def alternatives(variants: Sequence[Factor], what: str = "the factor") -> Factor
     for other in variants[1:]:
         if other.matrices.shape[1:] != first.matrices.shape[1:] or not np.array_equal(other.right, first.right):
             raise ValueError(
-                f"{what}: its alternatives differ in tokens or states, so they are no variants of one factor"
+                f"{what}: its alternatives differ in tokens or states, so they are not variants of one factor"
             )
     return replace(first, matrices=np.concatenate([variant.matrices for variant in variants]))
 
 
 def mixture(parts: Sequence[Process], shares: Sequence[float]) -> Process:
     """A non-ergodic process: each sequence comes from one of `parts`, with the probability in `shares`. The belief has
-    a block for each part, weighted by the probability of that part. One part is itself. Raises `ValueError` for shares
-    that are no distribution, and for products."""
+    a block for each part, weighted by the probability of that part. One part is itself. Raises `ValueError` if the
+    shares are not a distribution, and for products."""
     if not all(0 < share <= 1 for share in shares) or abs(sum(shares) - 1) > SUMS_TO:
         listed = ", ".join(f"{share:.6g}" for share in shares)
         raise ValueError(f"the probabilities of a mixture's parts must be above 0 and sum to 1, not {listed}")
@@ -152,7 +152,7 @@ def mixture(parts: Sequence[Process], shares: Sequence[float]) -> Process:
         return parts[0]
     for part in parts:
         if len(part.factors) > 1 or part.factors[0].variants > 1:
-            raise ValueError("a mixture (+) is of single processes: products (*) cannot be mixed")
+            raise ValueError("a mixture (+) combines single processes, not products (*)")
     factors = [part.factors[0] for part in parts]
     V, sizes = max(len(each.tokens) for each in factors), [each.states for each in factors]
     if sum(sizes) > MOST_STATES or V * sum(sizes) ** 2 > LARGEST:
@@ -251,7 +251,7 @@ class Process:
         return found
 
     def probabilities(self, beliefs: np.ndarray) -> np.ndarray:
-        """(n, V): of the next token, given beliefs (n, S)."""
+        """(n, V): probabilities of the next token, given beliefs (n, S)."""
         x: np.ndarray = beliefs.reshape(len(beliefs), 1, -1)
         for each in self.factors:
             leaving = each.matrices @ each.right  # (C, V, S)
@@ -285,8 +285,8 @@ class Process:
         return found
 
     def marginals(self, beliefs: np.ndarray) -> np.ndarray:
-        """(n, C): what a model is expected to represent: the beliefs about each factor's states, side by side; of
-        generalised processes without coordinates that are always 1."""
+        """(n, C): what a model is expected to represent: the beliefs about each factor's states, side by side; for
+        generalised processes, without coordinates that are always 1."""
         parts = []
         for place, each in enumerate(self.factors):
             x = beliefs.reshape(len(beliefs), *self.joint)
@@ -338,7 +338,7 @@ def _cumulated(shares: np.ndarray) -> np.ndarray:
 
 
 def _draw_beliefs(each: Factor, before: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """The same for a generalised process, which has no hidden states: from the probabilities of the belief."""
+    """As `_draw_states`, for a generalised process, which has no hidden states: from the belief's probabilities."""
     leaving, n = each.matrices @ each.right, uniform.shape[1]
     beliefs, found = np.tile(each.start, (n, 1)), np.empty(before.shape, np.int64)
     for place, numbers in enumerate(uniform[1:]):
@@ -442,11 +442,11 @@ def _check_probabilities(each: Factor, what: str) -> None:
             word = " ".join(each.tokens[symbol] for symbol in [*prefixes[row], token])
             raise ValueError(
                 f"{what}: the word {word!r} has the negative probability {given[row, token]:.3g} after its beginning: "
-                "these matrices are no process"
+                "these matrices do not define a process"
             )
         rows, tokens = np.nonzero(given > IMPOSSIBLE)
         if not len(rows):
-            raise ValueError(f"{what}: no word has a probability above 0: these matrices are no process")
+            raise ValueError(f"{what}: no word has a probability above 0: these matrices do not define a process")
         if len(rows) > MOST_WORDS or prefixes.shape[1] >= 12 or len(rows) * V > 2**20:
             return
         beliefs = np.einsum("ns,nst->nt", beliefs[rows], each.matrices[0, tokens])

@@ -53,10 +53,11 @@ def _rrxor(p1: float, p2: float) -> np.ndarray:
 
 
 def checksum(n: int = 3, m: int = 2) -> Factor:
-    """n random symbols of m, then their sum modulo m. The state is how many were read, and their sum: 1 + nm states."""
+    """n random symbols of m, then their sum modulo m. The state is the number of symbols read, and their sum: 1 + nm
+    states."""
     for name, value, least in (("n", n, 1), ("m", m, 2)):
         if not least <= value < LARGEST_CHECKSUM or value != int(value):
-            raise ValueError(f"checksum: {name} must be a whole number from {least} on, not {short(value)}")
+            raise ValueError(f"checksum: {name} must be a whole number of at least {least}, not {short(value)}")
     n, m = int(n), int(m)
     if 1 + n * m > LARGEST_CHECKSUM or m > 64:
         raise ValueError(
@@ -128,7 +129,7 @@ def post_quantum(alpha: float = math.e, beta: float = 0.5) -> Factor:
     values, vectors = np.linalg.eig(total)
     largest = int(np.abs(values).argmax())
     if abs(values[largest].imag) > 1e-9:
-        raise ValueError(f"post-quantum: alpha {alpha:g} and beta {beta:g} give no process")
+        raise ValueError(f"post-quantum: alpha {alpha:g} and beta {beta:g} do not define a process")
     right = vectors[:, largest].real
     return factor(np.stack(T) / values[largest].real, right=right / np.abs(right).max(), what="post-quantum")
 

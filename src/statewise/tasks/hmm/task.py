@@ -19,16 +19,13 @@ from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import counted, cut, short
 from statewise.runtime.progress import announced
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import HasBaselines, Kept, Task
-from statewise.tasks.believed import Believed, Prefixes
+from statewise.tasks.base import Believed, HasBaselines, Kept, Prefixes, Task, kept_json
 from statewise.tasks.hmm.beliefs import Finite, TooMany, entropies, finite, levels
 from statewise.tasks.hmm.expression import process
 from statewise.tasks.hmm.files import SHAPE, as_factor, as_json, read_matrices
 from statewise.tasks.hmm.process import Process, coordinates
-from statewise.tasks.kept import kept_json
 from statewise.tasks.own_files.lines import read_rows
-from statewise.tasks.text_format import SPACED
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import SPACED, Vocab
 
 BOS = "<bos>"
 FINITE = 4096
@@ -36,9 +33,9 @@ FINITE = 4096
 DISTINCT = 2**16
 """Most distinct beliefs of one length for exact floors; with more they are estimated from drawn sequences."""
 SAMPLED = 4096
-"""Most of these sequences."""
+"""Most drawn sequences for such an estimate."""
 ROWS_AT_ONCE = 2**22
-"""Numbers of beliefs that are computed at a time."""
+"""Numbers of beliefs computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class HmmConfig:
     `A * (B | C | D)` the second depends on the token of the first, one alternative each; in `A + B` a sequence
     comes from one of the two, in `0.9 A + 0.1 B` with these probabilities."""
     path: str | None = None
-    """A JSON or NPZ file with your own matrices in place of `process`."""
+    """A JSON or NPZ file with your own matrices, instead of `process`."""
     noise: float = 0.0
     """Probability that a token is replaced by one drawn uniformly."""
     length: int = 10
@@ -90,7 +87,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self._content = None
         if config.path is None:
             if config.process.endswith((".json", ".npz", ".npy")):
-                raise ValueError(f"task.process {short(config.process)} is a file's name: give it as task.path")
+                raise ValueError(f"task.process {short(config.process)} is the name of a file: give it as task.path")
             self.process = process(config.process, config.noise)
         elif kept is not None:
             self._content = kept_json(kept, "process.json", SHAPE)
@@ -110,7 +107,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self._held_out: Examples | None = None
         if self.process.vocabulary < 2:
             raise ValueError(
-                f"{config.path or config.process}: the process has one token only: there is nothing to predict"
+                f"{config.path or config.process}: the process has only one token: there is nothing to predict"
             )
 
     def files(self) -> dict[str, bytes]:
@@ -118,7 +115,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return {} if self._content is None else {"process.json": as_json(self._content)}
 
     def summary(self) -> list[str]:
-        """What the process is."""
+        """A summary of the process."""
         known = self._finite
         beliefs = counted(len(known.beliefs), "belief") if known else f"more than {FINITE:,} beliefs"
         scored = self._floors[0][-self.config.length + (not self.config.bos) :]
@@ -186,13 +183,13 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return Examples.of(rows, [0] * len(rows))
 
     def _problem(self, row: np.ndarray) -> str:
-        """What is wrong with a sequence; nothing if it is possible."""
+        """The problem of a sequence; empty if it is possible."""
         if not 2 <= len(row) <= self.context:
             return f"{len(row)} tokens, but there must be 2 to {self.context} (task.length {self.config.length})"
         return ""
 
     def _impossible(self, row: np.ndarray) -> str:
-        """Which token of a sequence has probability 0; nothing if it is possible."""
+        """The token of a sequence that has probability 0; empty if the sequence is possible."""
         given = np.atleast_1d(self._given(Examples.of([row], [0]))[0])
         bad = np.flatnonzero(~(given > 0))
         if not len(bad):
@@ -230,8 +227,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         """(n, T): the probability of each token given those before it."""
         return np.concatenate([self._walk(examples[rows])[1] for rows in self._blocks(examples)])
 
+    @override
     def beliefs(self, examples: Examples) -> np.ndarray:
-        """See `Believed`: each factor's belief about its own state."""
+        """The beliefs of all factors about their own states."""
         parts = []
         for rows in self._blocks(examples):
             joint, _ = self._walk(examples[rows])
@@ -247,8 +245,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return np.concatenate(parts)
 
     def _constrained(self, examples: Examples) -> np.ndarray:
-        """(n, T, S): of the joint belief. With p_t the belief before which nothing is read, and u(p, z) its update by a
-        token z: p_t + sum over s <= t of (u(p_(s-1), z_s) - p_s) M^(t-s), M the sum of all tokens' matrices."""
+        """(n, T, S): constrained updates of the joint belief. With p_t the belief before which nothing is read, and
+        u(p, z) its update by a token z: p_t + sum over s <= t of (u(p_(s-1), z_s) - p_s) M^(t-s), M the sum of all
+        tokens' matrices."""
         possible, _ = self._walk(examples)
         prior = self.process.start[None]
         change, found = np.zeros((len(examples), self.process.states)), np.empty(possible.shape)
@@ -264,8 +263,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         found[np.isnan(possible)] = np.nan
         return found
 
+    @override
     def next_tokens(self, examples: Examples) -> np.ndarray:
-        """See `Believed`; <bos> has probability 0."""
+        """<bos> has probability 0."""
         n, T = examples.tokens.shape
         found = np.zeros((n, T, len(self.vocab)))
         for rows in self._blocks(examples):
@@ -275,7 +275,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return found
 
     def _next(self, beliefs: np.ndarray) -> np.ndarray:
-        """(n, V): next-token probabilities; NaN for beliefs that are."""
+        """(n, V): next-token probabilities; NaN where the belief is NaN."""
         impossible = np.isnan(beliefs).any(1)
         given = self.process.probabilities(np.where(impossible[:, None], self.process.start, beliefs))
         given[impossible] = np.nan
@@ -315,8 +315,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:
         return self._examples(self.process.draw(rng, n, length))
 
+    @override
     def vary(self, rng: np.random.Generator, factor: int, n: int) -> Examples:
-        """See `Believed`. In conditional products the others may then be less likely."""
+        """In conditional products, the tokens of the other factors may become less likely."""
         radix, words = self.process.radix, self.process.draw(rng, n, self.config.length)
         digits, common = np.unravel_index(words, radix), np.unravel_index(words[:1], radix)
         mixed = [digits[place] if place == factor else np.tile(common[place], (n, 1)) for place in range(len(radix))]
@@ -350,8 +351,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
                 now, _ = process.update(now, words[:, place])
             return np.array(found), False
 
+    @override
     def floors(self) -> np.ndarray:
-        """See `Believed`. Exact, except where too many beliefs are possible: then estimated from a fixed sample."""
+        """Exact, except where too many beliefs are possible: then estimated from a fixed sample."""
         return self._floors[0]
 
     # Scores
@@ -436,8 +438,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             now = self._walk(Examples(prefix[None], np.array([len(prefix)]), np.zeros(1, np.int64)))[0][:, -1]
         return np.flatnonzero(self._next(now)[0] > 0)
 
+    @override
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton`: (belief, tokens read)."""
+        """States are pairs: the belief, and the number of tokens read."""
         n, t = tokens.shape
         now = self._numbers(tokens)[:, -1] if t <= self.context else np.full(n, -1)
         return np.where(now[:, None] >= 0, np.stack([now, np.full(n, t)], axis=1), -1)
@@ -461,12 +464,14 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             found[:, -1] = opens
         return found
 
+    @override
     def tokens_left(self, states: np.ndarray) -> np.ndarray:
-        """See `Automaton`: every sequence has the same length."""
+        """Every sequence has the same length."""
         return np.where(states[:, 0] >= 0, self.context - states[:, 1], -1)
 
+    @override
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
-        """See `Automaton`. Prefixes of drawn sequences, all lengths equally likely where such pairs exist."""
+        """Prefixes of drawn sequences, all lengths equally likely where such pairs exist."""
         _ = self._states
         firsts: list[np.ndarray] = []
         seconds: list[np.ndarray] = []

@@ -11,7 +11,7 @@ import numpy as np
 
 from statewise.runtime import overwriting
 from statewise.runtime.durable import write_atomically
-from statewise.tasks.kept import kept_text
+from statewise.tasks.base import kept_text
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.own_files.lines import Problems, read_lines
 
@@ -21,9 +21,9 @@ SIGNS = {
     NODES: overwriting.begins_with(b"node\n", b"node,x,y\n"),
     EDGES: overwriting.begins_with(f"{','.join(EDGE_COLUMNS)}\n".encode()),
 }
-"""How a map that `write_map` wrote is recognised."""
+"""Signs by which a map that `write_map` wrote is recognised."""
 COORDINATES = (("x", "y"), ("synthetic_x", "synthetic_y"))
-"""Columns that may have the coordinates of a crossing, east and north."""
+"""Names of the columns of a crossing's coordinates, east and north."""
 
 Lines = Iterable[tuple[int, str]]
 
@@ -43,7 +43,7 @@ def read_map(folder: Path, build: str | None = None) -> StreetMap:
 
 
 def of_files(files: Mapping[str, bytes]) -> StreetMap:
-    """The map of what `as_files` returned."""
+    """The map in the files that `as_files` returned."""
     edges, nodes = (enumerate(kept_text(files, name).splitlines(), 1) for name in (EDGES, NODES))
     return _make(edges, Path("task", EDGES), nodes, Path("task", NODES))
 

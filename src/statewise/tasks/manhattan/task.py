@@ -20,23 +20,27 @@ from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
-from statewise.tasks.manhattan.checking import ILLEGAL_TURN, VALID, VERDICTS, Checked, check
-from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import as_files, of_files, read_map
-from statewise.tasks.manhattan.packing import pack
-from statewise.tasks.manhattan.prefixes import draw_prefixes
-from statewise.tasks.manhattan.rides import Style, draw_rides
-from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE
+from statewise.tasks.manhattan.rides import (
+    ILLEGAL_TURN,
+    VALID,
+    VERDICTS,
+    Checked,
+    Style,
+    check,
+    draw_prefixes,
+    draw_rides,
+)
+from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, grid_city
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.text_format import SPACED
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import SPACED, Vocab
 
 LONGEST_RIDE = 128
 """A decoded ride of more tokens counts as one without an end, whatever the context."""
 MARGIN = 2.0
-"""Of the map around a ride that the playground shows, in streets."""
+"""Size, in streets, of the map that the playground shows around a ride."""
 MOST_SHOWN = 400
-"""Most crossings of it."""
+"""Most crossings of that map."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +198,9 @@ class Manhattan(Task, Automaton):
         """Words separated by spaces."""
         return " ".join(self.vocab.decode(tokens))
 
+    @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. Raises `ValueError` for a prompt with which no ride begins."""
+        """Raises `ValueError` for a prompt that begins no ride."""
         if len(prompt) == 1:
             raise ValueError("a ride begins with origin and destination, two crossings of the map")
         if len(prompt) >= 2:
@@ -235,7 +240,7 @@ class Manhattan(Task, Automaton):
         return Examples.of(rows, [2] * len(rows)), lines
 
     def check(self, rides: Examples) -> Checked:
-        """Whether rides are valid; see `checking.check`."""
+        """Whether rides are valid; see `rides.check`."""
         return check(self.streets, rides.tokens, rides.lengths)
 
     def _problem(self, rides: Examples, row: int, verdict: str, illegal: int) -> str:
@@ -301,13 +306,15 @@ class Manhattan(Task, Automaton):
             return np.empty(0, np.int64)
         return np.flatnonzero(self.allowed(self.states_after(prefix[None]))[0])
 
+    @override
     def state_name(self, label: int) -> str:
-        """See `World.state_name`: the crossing."""
+        """The name of a crossing."""
         return self.streets.names[label]
 
+    @override
     def scene(self, tokens: np.ndarray) -> dict[str, Any]:
-        """See `Task.scene`: `crossings` near the ride, by number: name, east and north; `streets` between them: begin,
-        end, and the token of their heading; `origin` and `destination`."""
+        """`crossings` near the ride, by number: name, east and north; `streets` between them: begin, end, and the
+        token of their heading; `origin` and `destination`."""
         places = self.streets.coordinates
         if places is None or len(tokens) < 2 or tokens[:2].max() >= self.N:
             return {}
@@ -332,8 +339,9 @@ class Manhattan(Task, Automaton):
             "destination": int(tokens[1]),
         }
 
+    @override
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton.states_after`; prefixes have at least origin and destination."""
+        """Prefixes have at least origin and destination."""
         states = tokens[:, :2].astype(np.int64)
         states[(states < 0).any(axis=1) | (states >= self.N).any(axis=1)] = -1
         for column in tokens[:, 2:].T:
@@ -366,8 +374,8 @@ class Manhattan(Task, Automaton):
         moves = self.streets.moves[np.where(riding, goal, 0), np.where(riding, at, 0)].astype(np.int64)
         return np.where(riding, np.where(moves == UNREACHABLE, -1, moves + 1), np.where(at == self.N, 0, -1))
 
+    @override
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
-        """See `Automaton.draw_pairs` and `prefixes.draw_prefixes`."""
         config = self.config
         pairs = draw_prefixes(self.streets, rng, n, same_state, config.held_out_moves, config.max_moves)
         first, second = (
@@ -375,3 +383,29 @@ class Manhattan(Task, Automaton):
             for side in zip(*pairs)
         )
         return Pairs(first, second, requested=n)
+
+
+def pack(examples: Examples, row: int) -> Examples:
+    """Packs sequences in order into rows of `row` tokens, without cutting any; each becomes a document.
+
+    All must have prompts of the same length, and none may be longer than a row.
+    """
+    lengths = examples.lengths
+    assert len(np.unique(examples.prompt_lengths)) == 1
+    assert lengths.max() <= row
+    ends = np.cumsum(lengths)
+    firsts = [0]  # the first sequence of each row
+    while firsts[-1] < len(examples):
+        start = ends[firsts[-1]] - lengths[firsts[-1]]
+        firsts.append(int(np.searchsorted(ends, start + row, side="right")))
+    opens = np.array(firsts[:-1])
+    which = np.repeat(np.arange(len(opens)), np.diff(firsts))
+    starts = ends - lengths - (ends - lengths)[opens][which]
+    tokens, documents = np.zeros((2, len(opens), row), np.int64)
+    sequence, position = np.nonzero(np.arange(examples.tokens.shape[1]) < lengths[:, None])
+    at = which[sequence], starts[sequence] + position
+    tokens[at] = examples.tokens[sequence, position]
+    documents[at] = sequence - opens[which[sequence]] + 1
+    filled = np.bincount(which, weights=lengths).astype(np.int64)
+    prompts = examples.prompt_lengths[opens]
+    return Examples(tokens, filled, prompts, np.maximum.accumulate(documents, axis=1))

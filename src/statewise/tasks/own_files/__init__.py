@@ -1,1 +1,1 @@
-"""Sequences from files of users."""
+"""Sequences from files of users: lines of text, JSON lines, CSV, event logs."""

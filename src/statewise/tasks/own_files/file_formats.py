@@ -1,4 +1,4 @@
-"""File formats that users have and that are not read, recognised by the first bytes of a file.
+"""Unsupported file formats that users have, recognised by the first bytes of a file.
 
 Read as lines of text, such a file would give sequences of markup without an error. `FORMATS` is the only place that
 knows them.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 BEGINNING = 4096
 """Bytes at the beginning of a file by which its format is recognised."""
-AS_LINES = "; if it is lines of text all the same, set --task.format text"
+AS_LINES = "; if it contains lines of text anyway, set --task.format text"
 EVENTS = (
     "write its events as CSV, one event per row, and set --task.column, --task.group (the column that names the case) "
     "and --task.order (the column that orders the events)"
@@ -26,14 +26,14 @@ UNPACK = "unpack it, and give the file inside"
 
 
 class Format(NamedTuple):
-    """A format that is recognised and not read."""
+    """A format that is recognised but not supported."""
 
     name: str
-    """As in `this is NAME`."""
+    """The format's name, as in `this is NAME`."""
     signature: Callable[[bytes], bool]
     """Whether a file begins so, from its first `BEGINNING` bytes."""
     instead: str
-    """What the user can do."""
+    """Advice for the user."""
     is_text: bool = False
     """Whether such a file can be text that someone wants to read as it is."""
 
@@ -46,7 +46,7 @@ def check_text(beginning: bytes, path: Path) -> None:
 
 
 def check_sequences(beginning: bytes, path: Path) -> None:
-    """Raises `ValueError` if the first bytes of a file are those of a format that is not read, be it text or not."""
+    """Raises `ValueError` if the first bytes of a file are those of an unsupported format, binary or text."""
     check_text(beginning, path)
     for kind in FORMATS:
         if kind.is_text and kind.signature(beginning):
@@ -54,7 +54,7 @@ def check_sequences(beginning: bytes, path: Path) -> None:
 
 
 def _starts(*magic: bytes, at: int = 0) -> Callable[[bytes], bool]:
-    """Whether one of `magic` stands at the offset `at`."""
+    """Whether one of `magic` is at the offset `at`."""
     return lambda beginning: beginning.startswith(magic, at)
 
 

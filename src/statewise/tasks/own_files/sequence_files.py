@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple
 from statewise.config.recipe import unknown
 from statewise.runtime.json_files import loads
 from statewise.runtime.messages import counted, cut
-from statewise.tasks.own_files.csv_rows import read_csv
 from statewise.tasks.own_files.file_formats import check_sequences
-from statewise.tasks.own_files.lines import Problems, beginning_of, opened, read_lines
+from statewise.tasks.own_files.lines import Problems, beginning_of, opened, read_csv, read_lines
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class SequenceFile:
 
 
 def unescaped(separator: str) -> str:
-    """A separator as it stands in lines."""
+    """A separator as it is written in lines."""
     return separator.replace("\\t", "\t")  # a tab is hard to type in a shell
 
 
@@ -99,11 +98,11 @@ class Parsed(NamedTuple):
     columns: list[str]
     """Columns of the header or the first object; empty if there are none."""
     warnings: tuple[str, ...] = ()
-    """What looks misread in it."""
+    """Warnings about what looks misread in it."""
 
 
 MISSING = frozenset({"NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None"})
-"""What other software writes in place of a missing value."""
+"""Values that other software writes for a missing one."""
 
 
 def parse_file(path: Path, layout: SequenceFile) -> Parsed:
@@ -312,7 +311,7 @@ def _chosen(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
 
 
 def _found(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
-    """The same, whether or not a column is there twice."""
+    """As `_chosen`, whether or not a column occurs twice."""
     if layout.column is not None:
         return layout.prompt_column, layout.column
     if layout.group is None and "target" in columns and (layout.prompt_column or "prompt") in columns:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from statewise.data_types import Ragged
 from statewise.tasks.own_files.sequence_files import MISSING, SequenceFile
-from statewise.tasks.ragged import Ragged
 
 MOST_FREQUENT = 5
 SUSPICIOUS = 1 / 3
@@ -45,7 +45,7 @@ def _counts(sequences: Ragged, vocabulary: int) -> np.ndarray:
 def warnings(
     symbols: Sequence[str], training: Ragged, held_out: Ragged, layout: SequenceFile, columns: Sequence[str]
 ) -> list[str]:
-    """Signs that a file was misread, each with what fixes it; `columns` as in `Parsed`."""
+    """Signs that a file was misread, each with its remedy; `columns` as in `Parsed`."""
     counts = _counts(training, len(symbols)) + _counts(held_out, len(symbols))
     found = _misread(symbols, training, held_out, layout, columns, counts)
     missing = [token for token, symbol in enumerate(symbols) if symbol in MISSING and counts[token]] if columns else []
@@ -65,7 +65,7 @@ def _misread(
     columns: Sequence[str],
     counts: np.ndarray,
 ) -> list[str]:
-    """Signs that symbols, sequences or columns are others than those that were read."""
+    """Signs that symbols, sequences or columns were read wrongly."""
     used = [token for token in range(len(symbols)) if counts[token]]
 
     def such(test: Callable[[str], bool]) -> tuple[float, str]:

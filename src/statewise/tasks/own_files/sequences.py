@@ -16,20 +16,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
-from statewise.data_types import Completion, Examples, Headline
+from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import FLAG, POSITIVE, TEXT, Shape
 from statewise.runtime.messages import short
-from statewise.tasks.base import HasBaselines, Kept, Task
+from statewise.tasks.base import HasBaselines, Kept, Task, check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.baselines import accuracies, baselines
-from statewise.tasks.kept import check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.own_files.lines import Problems
 from statewise.tasks.own_files.sequence_files import Line, Parsed, SequenceFile, parse_file, unescaped
 from statewise.tasks.own_files.sequence_summary import summary, warnings
-from statewise.tasks.ragged import Ragged
-from statewise.tasks.text_format import separated_by
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import Vocab, separated_by
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class SequencesConfig(SequenceFile):
 
 
 KEPT: Shape = {"symbols": [TEXT], "context": POSITIVE, "has_prompts": FLAG, "sha256": {...: TEXT}}
-"""What a run keeps about its data."""
+"""Shape of what a run keeps about its data."""
 
 
 class Sequences(Task, HasBaselines):
@@ -99,7 +97,7 @@ class Sequences(Task, HasBaselines):
         return {"sequences.json": json.dumps(facts).encode()}
 
     def data_identity(self) -> dict[str, str]:
-        """A checksum of the files, wherever they lie."""
+        """A checksum of the files, independent of their paths."""
         return {"data": joint_checksum(self.sums.values())}
 
     # Reading
@@ -179,8 +177,9 @@ class Sequences(Task, HasBaselines):
             *(f"warning: {line}" for line in (*how.warnings, *wrong)),
         ]
 
+    @override
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
-        """See `tasks.baselines`; estimated from the training sequences."""
+        """Estimated from the training sequences."""
         return baselines(self.training(), examples, len(self.vocab), self.end, self.config.end)
 
     def _encoded(self, path: Path, lines: list[tuple[int, Line]]) -> Ragged:
@@ -189,7 +188,7 @@ class Sequences(Task, HasBaselines):
         for number, (prompt, answer) in lines:
             length = len(prompt) + len(answer) + 1
             if self.config.end in (*prompt, *answer):
-                problems.add(number, f"the end symbol {self.config.end!r} stands in it, which ends every sequence")
+                problems.add(number, f"the end symbol {self.config.end!r} occurs in it, but it ends every sequence")
                 continue
             if length > self.context:
                 problems.add(number, f"{length} tokens with the end symbol, but the context is {self.context}")
@@ -263,9 +262,10 @@ class Sequences(Task, HasBaselines):
             pass
         return json.dumps(symbols, ensure_ascii=False)
 
+    @override
     def continuation(self, before: str | Sequence[int] | np.ndarray, tokens: Sequence[int] | np.ndarray) -> str:
-        """See `Task.continuation`. From the first symbol on that contains the separator, and after a prompt that is a
-        JSON list, symbols are a JSON list."""
+        """From the first symbol on that contains the separator, and after a prompt that is a JSON list, symbols are
+        a JSON list."""
         written = before if isinstance(before, str) else self.decode(before)
         given = self.vocab.decode(self.encode(before) if isinstance(before, str) else before)
         symbols = self.vocab.decode(tokens)
@@ -304,9 +304,9 @@ class _Lists(NamedTuple):
     """JSON lists at the end of a text."""
 
     line: str
-    """What precedes them."""
+    """Text before the lists."""
     symbols: list[str]
-    """Theirs, in order."""
+    """Symbols of the lists, in order."""
     several: bool
     """Whether the text is more than one list."""
 

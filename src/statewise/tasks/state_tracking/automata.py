@@ -1,7 +1,7 @@
 """Automata as languages: their tokens, with questions for the state at random places, or one at the end.
 
 A question is the symbol `=`, and its answer the name of the state. The flip-flop language (Liu et al. 2023, 2306.00946)
-has its own form: pairs of an instruction and a bit, `w 1 i 0 i 1 r 1`, where `r` asks for the bit behind the last `w`.
+has its own form: pairs of an instruction and a bit, `w 1 i 0 i 1 r 1`, where `r` asks for the bit after the last `w`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Process:
     """Whether the answer ends the sequence."""
 
     def draw(self, rng: np.random.Generator, lengths: np.ndarray, rate: float) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens (n, T), 0 behind the end, and whether each is an answer, for sequences of `lengths` (n,), at least
-        unit + 2 and multiples of the unit. Each ends with a question and its answer; before, `rate` is the
-        probability of a question where one may be asked."""
+        """Tokens (n, T), 0 after the end, and whether each is an answer, for sequences of `lengths` (n,), at least unit
+        + 2 and multiples of the unit. Each ends with a question and its answer; before, `rate` is the probability of a
+        question where one may be asked."""
         n, T = len(lengths), int(lengths.max())
         tokens, answers = np.zeros((T, n), np.int64), np.zeros((T, n), bool)  # written a place at a time
         drawing = np.where(self.asked[:, None], self.next >= 0, self.weights)

@@ -21,22 +21,20 @@ from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import short
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import Kept, Task
+from statewise.tasks.base import Kept, Task, kept_text
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
-from statewise.tasks.kept import kept_text
 from statewise.tasks.own_files.lines import read_rows, read_whole
 from statewise.tasks.state_tracking.automata import Process, flip_flop, of_table
 from statewise.tasks.state_tracking.transition_tables import PRESETS, parse_table
-from statewise.tasks.text_format import SPACED
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.vocab import SPACED, Vocab
 
 TABLE_FILE = "automaton.json"
 LARGEST = 2**26
-"""Bytes of a table's file."""
+"""Most bytes of a table's file."""
 MOST = 10**7
-"""Sequences of a held-out set."""
+"""Most sequences of a held-out set."""
 FEW = 100
-"""Different sequences of a held-out set, below which its figures say little."""
+"""Fewest different sequences of a held-out set for meaningful scores."""
 MOST_AT_ONCE = 2**24
 """Tokens that are drawn at a time: of 16 strings one is held out, so that large test sets would fill the memory."""
 
@@ -51,8 +49,8 @@ class StateTrackingConfig:
     ask: Literal["reveals", "query"] = "reveals"
     """Whether the state is asked for at random places, or once at the end."""
     reveal_rate: float = 0.1
-    """Probability of a question where one may be asked; of `flip-flop` that of reading, and of writing, with either
-    way to ask."""
+    """Probability of a question where one may be asked; for `flip-flop`, under both values of `ask`, the probability of
+    reading, and of writing."""
     length: int = 64
     """Tokens of a training sequence, questions and answers included."""
     min_length: int | None = None
@@ -156,14 +154,15 @@ class StateTracking(Task, Automaton):
             if different < min(FEW, len(self._held_out) / 2):
                 self.notes = [
                     f"the {len(self._held_out):,} held-out sequences are copies of {different:,}: so few sequences are "
-                    "likely that what is held out changes what is learned, and figures on it say little. Set "
+                    "likely that what is held out changes what is learned, and scores on it say little. Set "
                     "task.length higher, or weights that are less unequal"
                 ]
         return self._held_out[: n if n is not None else len(self._held_out)]
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
-        """`length`: numbers with commas, of whole steps of the process; of each as many sequences as in the test set.
-        `reveals`: another `reveal_rate`, at the longest training length. Raises `ValueError` for other values."""
+        """`length`: numbers separated by commas, multiples of the process's step; as many sequences of each as in the
+        test set. `reveals`: another `reveal_rate`, at the longest training length. Raises `ValueError` for other
+        values."""
         if n is not None and n > MOST:
             raise ValueError(f"at most {MOST:,} sequences of a set are drawn, not {short(n)}")
         if option == "length":
@@ -266,7 +265,8 @@ class StateTracking(Task, Automaton):
         return "" if self.process.asked[states[:-1]].any() else "no question with its answer, so nothing is scored"
 
     def _states(self, tokens: np.ndarray) -> np.ndarray:
-        """(n, T + 1): the process's state before and after each of the tokens (n, T), -1 from an illegal one on."""
+        """(n, T + 1): the process's state before and after each of the tokens (n, T), -1 from the first illegal one
+        on."""
         found = np.empty((len(tokens), tokens.shape[1] + 1), np.int64)
         found[:, 0] = self.process.start
         for place, column in enumerate(tokens.T):
@@ -326,8 +326,9 @@ class StateTracking(Task, Automaton):
             return np.empty(0, np.int64)
         return np.flatnonzero(self.process.next[state] >= 0)
 
+    @override
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton.states_after`; of reading, one number."""
+        """States are single numbers."""
         return self._states(tokens)[:, -1:]
 
     @override
@@ -338,9 +339,9 @@ class StateTracking(Task, Automaton):
     def allowed(self, states: np.ndarray) -> np.ndarray:
         return (self.process.next[states[:, 0]] >= 0) & (states >= 0)
 
+    @override
     def tokens_left(self, states: np.ndarray) -> np.ndarray:
-        """See `Automaton.tokens_left`. With reveals a sequence is cut from an unending one, so each state may be its
-        last."""
+        """With reveals a sequence is cut from an unending one, so each state may be its last."""
         state = states[:, 0]
         if not self.process.ends:
             return np.where(state >= 0, 0, -1)
@@ -358,8 +359,9 @@ class StateTracking(Task, Automaton):
             found[reached] = distance
         return found
 
+    @override
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
-        """See `Automaton.draw_pairs`: of sequences of the longest training length, cut at the same random place."""
+        """Prefixes of sequences of the longest training length, cut at the same random place."""
         first: list[np.ndarray] = []
         second: list[np.ndarray] = []
         whole = self._lengths[1]

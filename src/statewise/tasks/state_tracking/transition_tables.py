@@ -43,7 +43,7 @@ class Table:
 
 
 def parse_table(content: bytes, where: str) -> Table:
-    """The table of a file named `where`. Raises `ValueError` with the name for anything that is no automaton."""
+    """The table of a file named `where`. Raises `ValueError` , naming it, for anything that is not an automaton."""
     found = parse_json(content, SHAPE, where)
     check_keys(found, KEYS, where)
     try:
@@ -59,7 +59,9 @@ def _checked(content: dict[str, Any]) -> Table:
             raise ValueError(f"{kind} must have 1 to {MOST_STATES:,} names, not {len(names)}")
         wrong = [name for name in names if not (re.fullmatch(r"\S{1,60}", name) and name.isprintable())]
         if wrong:
-            raise ValueError(f"{kind}: {short(wrong[0])} is no name: give 1 to 60 printable characters without spaces")
+            raise ValueError(
+                f"{kind}: {short(wrong[0])} is not a name: give 1 to 60 printable characters without spaces"
+            )
         if len(set(names)) < len(names):
             raise ValueError(f"{kind}: a name occurs twice")
     numbers = {name: number for number, name in enumerate(states)}
@@ -67,16 +69,18 @@ def _checked(content: dict[str, Any]) -> Table:
     for key in ("next", "weights"):
         rows = content.get(key)
         if rows is not None and (len(rows), *{len(row) for row in rows}) != shape:
-            raise ValueError(f"{key} must have a row for each of {shape[0]} states, of {shape[1]} tokens each")
+            raise ValueError(f"{key} must have a row of {shape[1]} tokens for each of {shape[0]} states")
     after = np.full(shape, -1, np.int64)
     for (state, row), (token, name) in itertools.product(enumerate(content["next"]), enumerate(tokens)):
         found = row[token]
         if found is not None and found not in numbers:
-            raise ValueError(f"next: after state {states[state]} and token {name} comes {short(found)}, no state")
+            raise ValueError(
+                f"next: after state {states[state]} and token {name} comes {short(found)}, which is not a state"
+            )
         after[state, token] = -1 if found is None else numbers[found]
     start = content.get("start", states[0])
     if start not in numbers:
-        raise ValueError(f"start: {short(start)} is no state")
+        raise ValueError(f"start: {short(start)} is not a state")
     weights = np.array(content.get("weights", np.ones(shape)), np.float64)
     if not (np.isfinite(weights) & (weights >= 0) & (weights <= 1e9)).all():
         raise ValueError("weights must be numbers from 0 to 1e9")
@@ -101,7 +105,7 @@ def _reachable(after: np.ndarray, drawn: np.ndarray, start: int) -> np.ndarray:
 
 
 def cyclic(n: int) -> Table:
-    """Z_n: the sum modulo n of numbers below n. Of n = 2 the parity of bits."""
+    """Z_n: the sum modulo n of numbers below n. For n = 2, the parity of bits."""
     names = list(map(str, range(n)))
     numbers = np.arange(n)
     return Table.of([f"s{name}" for name in names], names, (numbers[:, None] + numbers) % n)

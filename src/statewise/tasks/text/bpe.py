@@ -19,7 +19,7 @@ MARKS = (END, SEPARATOR)
 SMALLEST = 256 + 2
 """Size of a vocabulary without merges: the bytes and the two special tokens."""
 PROBE = "the cat sat"
-"""Decoded to see whether a tokenizer's decoder fits."""
+"""Text that is decoded to test a tokenizer's decoder."""
 BLOCK = 1000
 """Texts tokenised at a time, so that a large corpus is never held as Python lists."""
 
@@ -34,8 +34,8 @@ class BPE:
         """`content` of tokenizer.json; special tokens (`marks`) that it lacks are added, except the first, which ends
         every text.
 
-        Raises `ValueError`, naming `source`, if it describes no tokenizer, one that encodes at random, or one without
-        the end-of-text token.
+        Raises `ValueError`, naming `source`, if it does not describe a tokenizer, or one that encodes at random or
+        lacks the end-of-text token.
         """
         package = _package()
         with failing_as(f"{source}: not a tokenizer file"):
@@ -43,8 +43,8 @@ class BPE:
         dropout = getattr(self._tokenizer.model, "dropout", None)
         if dropout:
             raise ValueError(
-                f"{source}: this tokenizer leaves out merges at random, so that a text has no one encoding: set "
-                f"dropout of its model to null, not {dropout:g}"
+                f"{source}: this tokenizer leaves out merges at random, so the same text can be encoded differently: "
+                f"set dropout of its model to null, not {dropout:g}"
             )
         self._source, self._failing = source, f"{source}: this tokenizer fails on a text"
         self._tokenizer.no_truncation()
@@ -123,7 +123,7 @@ class BPE:
             return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False))
 
     def check_decoding(self) -> None:
-        """Raises `ValueError` unless tokens are decoded to what they spell, as by the decoder of byte-level BPE."""
+        """Raises `ValueError` unless decoding gives the bytes of the tokens, as the decoder of byte-level BPE does."""
         try:
             spellings = self.spellings()
         except ValueError as error:

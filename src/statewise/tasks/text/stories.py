@@ -17,12 +17,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.data_types import Examples, Headline
+from statewise.data_types import Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import COUNT, TEXT, Shape
-from statewise.tasks.base import Infill, Infilling, Kept, LeftOut, Numbered, RunningText, Task
-from statewise.tasks.kept import joint_checksum, kept_json, kept_text
-from statewise.tasks.ragged import Ragged
+from statewise.tasks.base import (
+    Infill,
+    Infilling,
+    Kept,
+    LeftOut,
+    Numbered,
+    RunningText,
+    Task,
+    joint_checksum,
+    kept_json,
+    kept_text,
+)
 from statewise.tasks.text import bpe
 from statewise.tasks.text.story_sources import DataSet, Source, Story, StoryFile, fingerprint
 from statewise.tasks.vocab import Vocab
@@ -57,7 +66,7 @@ class StoriesConfig:
     prompt_length: int = 50
     """Tokens of the prompt where the middle of a held-out story is to be filled in."""
     goal_length: int = 100
-    """Tokens of the ending there."""
+    """Tokens of the ending of such a story."""
     data_seed: int = 0
     """Seed of the suffixes of held-out stories."""
 
@@ -96,7 +105,7 @@ EMPTY = "empty"
 
 COUNTS = ("training", "held_out", "too_long", "empty", "in_both")
 KEPT: Shape = {"sources": {...: TEXT}, "tokenizer": TEXT, "stories": dict.fromkeys(COUNTS, COUNT)}
-"""What a run keeps about its data."""
+"""Shape of what a run keeps about its data."""
 
 
 class Stories(RunningText, Infilling, Task):
@@ -134,7 +143,7 @@ class Stories(RunningText, Infilling, Task):
         return {"tokenizer.json": content.encode(), "stories.json": json.dumps(facts, indent=2).encode()}
 
     def data_identity(self) -> dict[str, str]:
-        """Checksums of the stories, wherever they lie, and of the tokenizer."""
+        """Checksums of the stories, independent of their paths, and of the tokenizer."""
         return {"data": joint_checksum(self.sums.values()), "tokenizer": _sum(self.bpe.content)}
 
     def _summary(self) -> str:
@@ -248,7 +257,7 @@ class Stories(RunningText, Infilling, Task):
         return self._tokenize_splits(*self._split(read)[:2])
 
     def _known_sources(self) -> list[Source]:
-        """As `_sources`, with the file paths of when the run began."""
+        """As `_sources`, with the file paths recorded when the run began."""
         if self.config.dataset is not None:
             return self._sources()
         for name in self.sums:
@@ -315,10 +324,11 @@ class Stories(RunningText, Infilling, Task):
         cuts = [config.prompt_length, -config.goal_length]
         return [Infill(*np.split(stories.story(row), cuts)) for row in rows]
 
+    @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.with_goal`. `plain`: the end-of-text token closes the goal, as it did every suffix in training.
-        `fill_in_the_middle`: goal, separator, prompt, and no goal for the decoder. A prompt that contains the
-        separator is returned unchanged. Raises `ValueError` if a goal is given beside it."""
+        """`plain`: the end-of-text token closes the goal, as it did every suffix in training. `fill_in_the_middle`:
+        goal, separator, prompt, and no goal for the decoder. A prompt that contains the separator is returned
+        unchanged. Raises `ValueError` if a goal is also given."""
         if self.separator in prompt:
             if len(goal):
                 raise ValueError(f"the prompt contains {bpe.SEPARATOR}, so it has a goal: give one or the other")

@@ -30,7 +30,7 @@ class Source(ABC):
 
     @abstractmethod
     def place(self, number: int) -> str:
-        """Where line or row `number` is, for messages."""
+        """The place of line or row `number`, for messages."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class StoryFile(Source):
             text += "\n" * (number - last) + line if first else line
             first, last = first or number, number
         if first:
-            problems.add(first, f"the last story is not ended by a line {END}")
+            problems.add(first, f"the last story does not end with a line {END}")
         problems.raise_if_any()
         return stories
 
@@ -115,7 +115,7 @@ class DataSet(Source):
 
 
 def fingerprint(stories: Iterable[Story]) -> str:
-    """Checksum that identifies the stories of a run."""
+    """A checksum that identifies the stories of a run."""
     digest = hashlib.sha256()
     for _, text in stories:
         digest.update(text.encode() + b"\0")
@@ -123,7 +123,7 @@ def fingerprint(stories: Iterable[Story]) -> str:
 
 
 def _mark_within(text: str) -> str | None:
-    """The problem of a text that contains one of the special tokens."""
+    """The problem of a text that contains a special token; empty if it does not."""
     if END in text:
         return f"the token {END} inside a story: it ends one, on a line of its own"
     if SEPARATOR in text:

@@ -20,14 +20,12 @@ from typing_extensions import override
 from statewise.data_types import Examples, Headline
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import COUNT, TEXT, Shape
-from statewise.tasks.base import ConsecutiveRows, Kept, RunningText, Task, WholeTexts
+from statewise.tasks.base import ConsecutiveRows, Kept, RunningText, Task, WholeTexts, kept_json, kept_text
 from statewise.tasks.corpus.documents import find
-from statewise.tasks.corpus.encoding import encode
+from statewise.tasks.corpus.encoding import encode, word_starts
 from statewise.tasks.corpus.folder import TOKENIZER, Corpus, Split, is_corpus, sha256
 from statewise.tasks.corpus.survey import SplitPiece
-from statewise.tasks.kept import kept_json, kept_text
 from statewise.tasks.text.bpe import BPE, END
-from statewise.tasks.text.words import word_starts
 from statewise.tasks.vocab import Vocab
 
 TEXTS_READ = 2**20
@@ -70,12 +68,12 @@ class InMemory:
         return len(self.tokens)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See `Tokens`."""
+        """(stop - start,) tokens."""
         return self.tokens[start:stop]
 
 
 class Windows:
-    """Rows of a stream, read on access; satisfies `types.Rows`."""
+    """Rows of a stream, read on access; satisfies `Rows`."""
 
     def __init__(self, tokens: Tokens, context: int, end: int) -> None:
         self.tokens, self.context, self.end = tokens, context, end
@@ -96,7 +94,7 @@ class Windows:
         return Examples(tokens, lengths, np.zeros(len(starts), np.int64), documents)
 
     def continues(self, rows: np.ndarray) -> np.ndarray:
-        """See `ConsecutiveRows.continues`."""
+        """(n,) bool: whether each row continues the document in which the previous row ends."""
         starts = np.asarray(rows, np.int64) * self.context
         return np.array([start > 0 and self.tokens.read(start - 1, start)[0] != self.end for start in starts.tolist()])
 
@@ -117,7 +115,7 @@ KEPT: Shape = {
     "training": _SPLIT,
     "held_out": _SPLIT,
 }
-"""What a run keeps about its data."""
+"""Shape of what a run keeps about its data."""
 
 
 class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
@@ -206,8 +204,9 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
         """Rows spread evenly over the held-out split: at most n, and at most `held_out_tokens` tokens."""
         return self._some(self._opened().held_out, n)
 
+    @override
     def held_out_texts(self) -> Iterator[np.ndarray]:
-        """See `WholeTexts`; those that begin within `held_out_tokens`."""
+        """Documents that begin within `held_out_tokens`."""
         split, most = self._opened().held_out, self.config.held_out_tokens
         begun = np.empty(0, np.int64)
         for start in range(0, len(split), TEXTS_READ):
@@ -254,8 +253,8 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
     # Text
 
     def units(self, examples: Examples) -> dict[str, int]:
-        """`byte`: bytes of the scored tokens, 0 for end-of-text. `word`: words, as `tasks.words` counts them, that
-        begin in a scored token; the empty one behind white space at the end of a text begins in its end-of-text token.
+        """`byte`: bytes of the scored tokens, 0 for end-of-text. `word`: words, as `count_words` counts them, that
+        begin in a scored token; the empty one after white space at the end of a text begins in its end-of-text token.
 
         Nats and units cover the same tokens. The first token of each document of a row is not scored: its nats, its
         bytes and a word that begins in it do not count (later tokens of that word do). The nats of end-of-text tokens
@@ -273,7 +272,7 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
                 text = first + b"".join(rest)
                 size += len(text) - len(first)
                 starts = _word_starts(text)
-                whole = part[-1] == self.end  # else the word behind the last byte begins in the next row
+                whole = part[-1] == self.end  # else the word after the last byte begins in the next row
                 words += int(((starts >= len(first)) & (whole | (starts < len(text)))).sum())
         return {"word": words, "byte": size}
 
@@ -291,7 +290,7 @@ def _word_starts(text: bytes) -> np.ndarray:
 
 
 def _facts(corpus: Corpus) -> dict[str, Any]:
-    """What a run records about its corpus."""
+    """Facts that a run records about its corpus."""
 
     def facts_of(split: Split) -> dict[str, Any]:
         checksums = [shard.facts["sha256"] for shard in split.shards]

@@ -541,7 +541,7 @@ def say(tmp_path, *words, capsys):
         ("rrxor * (mess3 | mess3 | mess3)", "factor 2 has 3 alternatives, but the factor before it has 2 tokens"),
         ("rrxor * (mess3 | z1r * even)", "must be `|` or `)`"),
         ("(mess3 | mess3)", "factor 1 has 2 alternatives, but there is no factor before it"),
-        ("rrxor + z1r * even", "a mixture (+) is of single processes"),
+        ("rrxor + z1r * even", "a mixture (+) combines single processes"),
         ("0.5 rrxor + z1r", "give a probability for each part of a mixture, or for none"),
         ("0.5 rrxor + 0.6 z1r", "must be above 0 and sum to 1, not 0.5, 0.6"),
         ("1 rrxor + 0 z1r", "must be above 0 and sum to 1, not 1, 0"),
@@ -552,8 +552,8 @@ def say(tmp_path, *words, capsys):
         ("golden-mean(0)", "golden-mean: state 1 is never reached from the start: choose other parameters"),
         ("mess3(0, 1)", "so there is no single stationary distribution: choose other parameters"),
         ("mess3 * mess3(1)", "mess3: x must be between 0 and 0.5"),
-        ("checksum(0, 2)", "checksum: n must be a whole number from 1 on, not 0"),
-        ("checksum(1.5, 2)", "checksum: n must be a whole number from 1 on, not 1.5"),
+        ("checksum(0, 2)", "checksum: n must be a whole number of at least 1, not 0"),
+        ("checksum(1.5, 2)", "checksum: n must be a whole number of at least 1, not 1.5"),
         ("checksum(64, 64)", "checksum: 1 + n m = 4,097 states"),
         ("checksum(8, 8) * checksum(8, 8)", "4,225 states and 64 tokens: at most 4,096"),
         ("bloch-walk(0, 0)", "not be both 0"),
@@ -590,7 +590,7 @@ def test_a_process_that_is_not_understood_is_refused(text, message, tmp_path, ca
         ({"matrices": [[[1, 0]], [[1, 0]]]}, "square"),
         ({"matrices": []}, "square"),
         ({"matrices": [[]]}, "square"),
-        ({"matrices": [[[1.0]]]}, "one token only"),
+        ({"matrices": [[[1.0]]]}, "only one token"),
         ({"matrices": [[[0.5]], [[0.5]]], "tokens": ["a"]}, "2 matrices need 2 different tokens"),
         ({"matrices": [[[0.5]], [[0.5]]], "tokens": ["a", "a"]}, "2 matrices need 2 different tokens"),
         ({"matrices": [[[0.5]], [[0.5]]], "tokens": ["a b", "c"]}, "must be a word without spaces"),
@@ -651,7 +651,7 @@ def test_objects_in_an_npz_file_are_never_unpickled(tmp_path, capsys):
     np.savez(tmp_path / "own.npz", other=np.zeros(3))
     assert "no array named matrices" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
     np.save(tmp_path / "own.npy", np.zeros((2, 3, 3)))
-    assert "one array; give a JSON file" in say(tmp_path, f"--task.path={tmp_path / 'own.npy'}", capsys=capsys)
+    assert "a single array: give a JSON file" in say(tmp_path, f"--task.path={tmp_path / 'own.npy'}", capsys=capsys)
     assert "give it as task.path" in say(tmp_path, f"--task.process={tmp_path / 'own.npz'}", capsys=capsys)
     np.savez(tmp_path / "own.npz", matrices=np.eye(1)[None], strat=np.ones(1))
     assert "did you mean start?" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
@@ -751,9 +751,9 @@ def test_the_scale_of_right_does_not_matter(tmp_path):
         summaries.append(TASKS["hmm"](TASKS["hmm"].Config(path=str(tmp_path / "mine.json"), length=5)).summary())
     assert summaries[0] == summaries[1]
     assert "3 beliefs" in " ".join(summaries[0])
-    with pytest.raises(ValueError, match="right is no right eigenvector"):
+    with pytest.raises(ValueError, match="right is not a right eigenvector"):
         factor(np.array([[[0.5]], [[3]]]), start=np.array([1e6]), right=np.array([1e-6]))
-    with pytest.raises(ValueError, match=r"right is no right eigenvector|no word has a probability above 0"):
+    with pytest.raises(ValueError, match=r"right is not a right eigenvector|no word has a probability above 0"):
         factor(np.array([[[0.0]], [[0.0]]]), start=np.array([1.0]), right=np.array([1e-6]))
 
 

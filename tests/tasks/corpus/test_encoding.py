@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statewise.tasks.text.words import count_words, word_starts
+from statewise.tasks.corpus.encoding import count_words, word_starts
 
 SPACES = "".join(character for character in map(chr, range(sys.maxunicode + 1)) if character.isspace())
 

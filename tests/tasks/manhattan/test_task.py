@@ -10,13 +10,10 @@ from statewise.data_types import Completion, Examples
 from statewise.runtime.durable import write_atomically
 from statewise.tasks.automaton import accepted, distinguishing
 from statewise.tasks.batches import collate
-from statewise.tasks.manhattan.checking import ILLEGAL_TURN, NO_END, VALID, VERDICTS, WRONG_DESTINATION, check
-from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import as_files, of_files, read_map, write_map
-from statewise.tasks.manhattan.packing import pack
-from statewise.tasks.manhattan.rides import draw_rides
-from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, StreetMap
-from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
+from statewise.tasks.manhattan.rides import ILLEGAL_TURN, NO_END, VALID, VERDICTS, WRONG_DESTINATION, check, draw_rides
+from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, StreetMap, grid_city
+from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig, pack
 
 CITY = grid_city(6, 7, 3)
 SQUARE = {("a", "E"): "b", ("b", "N"): "c", ("c", "W"): "d", ("d", "S"): "a", ("a", "NE"): "c", ("c", "N"): "c"}

@@ -3,7 +3,7 @@ from doubles import random_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.tasks.ragged import Ragged
+from statewise.data_types import Ragged
 
 
 @given(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from([200, 256, 257, 2**16, 2**16 + 1, 10**6]))
