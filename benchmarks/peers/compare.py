@@ -35,15 +35,17 @@ from timing import parser
 from statewise.reporting.tables import number, text_table
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
+from statewise.strips.model.lifted_model import LiftedModel
 from statewise.strips.model.model import Action, ActionModel, bits
 from statewise.strips.model.schemas import Schema, arguments, ground
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import learn_neural
-from statewise.strips.neural.lifted import LiftedModel, learn_lifted
+from statewise.strips.neural.lifted import learn_lifted
 from statewise.strips.neural.settings import Settings
 from statewise.strips.rivals.locm import learn_locm
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
 from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.verification import verify
 
 DOMAINS = "simple:200,ferry:2x1:500,blocksworld:2:500,blocksworld:3:2000"

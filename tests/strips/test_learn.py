@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from statewise.strips.model.learned import Learned, read_arrays, read_checkpoint
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import auto_atoms, learn_neural
 from statewise.strips.neural.restarts import Restarts
 from statewise.strips.neural.settings import Attempt, Settings
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces, with_noise
+from statewise.strips.trace_data.random_traces import traces, with_noise
 from statewise.strips.verification.verification import verify
 
 SIMPLE = domain("simple")

@@ -9,18 +9,18 @@ from statewise.strips import methods
 from statewise.strips.exact import frame
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.exact.noisy import learn_noisy
-from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
+from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
 from statewise.strips.learning_call import Call
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.model import learned as learned_folder
 from statewise.strips.model.learned import Learned, read_learned_model
 from statewise.strips.model.model import ActionModel
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.settings import Settings
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.rivals.sift import learn_sift
 from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces, traces, with_noise
+from statewise.strips.trace_data.random_traces import traces, with_noise
 from statewise.strips.verification.verification import verify
 
 QUICK = Settings(restarts=2, steps=50, check_every=25)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from statewise.strips.model.model import ActionModel
+from statewise.strips.model.traces import Traces
 from statewise.strips.trace_data import domains
 from statewise.strips.trace_data.domains import FAMILIES, Domain, domain
-from statewise.strips.trace_data.random_traces import SPLITS, Traces, traces, with_noise
+from statewise.strips.trace_data.random_traces import SPLITS, traces, with_noise
 
 SPECS = ["simple", "blocksworld:2", "blocksworld:3", "ferry:2x1", "ferry:2x2", "gripper:1", "hanoi:2", "miconic:2x1"]
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from statewise.data_types import Completion, Examples
+from statewise.strips.model.traces import Traces
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.trace_data.trace_files import write_traces
 from statewise.tasks.strips_traces import StripsTraces, StripsTracesConfig
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from statewise.strips.exact.ground import learn_exact as learn_exact
-    from statewise.strips.exact.hybrid import learn_hybrid as learn_hybrid
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
+    from statewise.strips.exact.noisy import learn_lifted_noisy as learn_lifted_noisy
     from statewise.strips.exact.noisy import learn_noisy as learn_noisy
-    from statewise.strips.exact.noisy_lifted import learn_lifted_noisy as learn_lifted_noisy
     from statewise.strips.exact.symmetry import symmetric as symmetric
+    from statewise.strips.hybrid import learn_hybrid as learn_hybrid
     from statewise.strips.methods import METHODS as METHODS
     from statewise.strips.methods import learn as learn
     from statewise.strips.methods import learn_schemas as learn_schemas
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from statewise.strips.model.schemas import ground as ground
     from statewise.strips.model.schemas import schema_lines as schema_lines
     from statewise.strips.model.signatures import signature as signature
+    from statewise.strips.model.traces import Traces as Traces
     from statewise.strips.neural.learning import learn_neural as learn_neural
     from statewise.strips.neural.lifted import learn_lifted as learn_lifted
     from statewise.strips.neural.settings import Settings as Settings
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from statewise.strips.trace_data.domains import domain as domain
     from statewise.strips.trace_data.domains import domain_usage as domain_usage
     from statewise.strips.trace_data.random_traces import SPLITS as SPLITS
-    from statewise.strips.trace_data.random_traces import Traces as Traces
     from statewise.strips.trace_data.random_traces import traces as traces
     from statewise.strips.trace_data.random_traces import with_noise as with_noise
     from statewise.strips.trace_data.trace_files import read_traces as read_traces
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from statewise.strips.verification.simplification import simplify as simplify
     from statewise.strips.verification.simplification import write_simplified as write_simplified
     from statewise.strips.verification.verification import verify as verify
-    from statewise.strips.write.lifted_pddl import export_lifted as export_lifted
     from statewise.strips.write.pddl_export import export as export
+    from statewise.strips.write.pddl_export import export_lifted as export_lifted
     from statewise.strips.write.pictures import MOST_DRAWN as MOST_DRAWN
     from statewise.strips.write.pictures import save_attention as save_attention
     from statewise.strips.write.pictures import save_model as save_model
@@ -83,16 +83,16 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "exact.ground": ("learn_exact",),
-    "exact.hybrid": ("learn_hybrid",),
     "exact.lifted": ("learn_lifted_exact",),
-    "exact.noisy": ("learn_noisy",),
-    "exact.noisy_lifted": ("learn_lifted_noisy",),
+    "exact.noisy": ("learn_lifted_noisy", "learn_noisy"),
     "exact.symmetry": ("symmetric",),
+    "hybrid": ("learn_hybrid",),
     "methods": ("METHODS", "learn", "learn_schemas"),
     "model.learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
     "model.model": ("ActionModel", "Atoms"),
     "model.schemas": ("ground", "schema_lines"),
     "model.signatures": ("signature",),
+    "model.traces": ("Traces",),
     "neural.learning": ("learn_neural",),
     "neural.lifted": ("learn_lifted",),
     "neural.settings": ("Settings",),
@@ -105,13 +105,12 @@ PUBLIC = {
     "reproduction_report": ("reproduction_text", "save_costs", "save_reproduction"),
     "rivals.locm": ("learn_locm",),
     "trace_data.domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
-    "trace_data.random_traces": ("SPLITS", "Traces", "traces", "with_noise"),
+    "trace_data.random_traces": ("SPLITS", "traces", "with_noise"),
     "trace_data.trace_files": ("read_traces", "write_traces"),
     "verification.mapping": ("match_atoms", "renamed"),
     "verification.simplification": ("Simplified", "before_simplification", "claimed", "simplify", "write_simplified"),
     "verification.verification": ("verify",),
-    "write.lifted_pddl": ("export_lifted",),
-    "write.pddl_export": ("export",),
+    "write.pddl_export": ("export", "export_lifted"),
     "write.pictures": ("MOST_DRAWN", "save_attention", "save_model", "save_models", "save_schemas", "save_theta"),
     "write.showing": ("model_table", "parse_trace", "show"),
 }

@@ -18,12 +18,12 @@ from statewise.strips.exact.frame import GRACE, SECONDS, Clock, How
 from statewise.strips.exact.ground import Contradiction
 from statewise.strips.exact.lifted import MOST_ARITY
 from statewise.strips.exact.listed import Listed
-from statewise.strips.exact.verdicts import NAME, Seen
-from statewise.strips.model.learned import Finish, Learned, may_claim, read_checkpoint
+from statewise.strips.exact.verdicts import Seen
+from statewise.strips.model.learned import SEEN_FILE, Finish, Learned, may_claim, read_checkpoint
+from statewise.strips.model.lifted_model import LiftedModel, sorts_of
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import Progress
-from statewise.strips.neural.lifted import LiftedModel, sorts_of
 from statewise.strips.neural.settings import Settings
-from statewise.strips.trace_data.random_traces import Traces
 
 COMPARED = ("sift", "locm")
 """Methods that read all traces as undamaged, for comparison."""
@@ -193,7 +193,7 @@ class Call:
             )
             if clock.cut or not clock.going_on():
                 report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
-            return {NAME: seen.as_json()} if all(seen.negatives) else {}
+            return {SEEN_FILE: seen.as_json()} if all(seen.negatives) else {}
 
         return finish
 

@@ -7,19 +7,19 @@ from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 
 from statewise.strips.exact.frame import How, Work, accuracy
 from statewise.strips.exact.ground import learn_exact
-from statewise.strips.exact.hybrid import from_trained, learn_hybrid
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.exact.noisy import learn_noisy
-from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
+from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
+from statewise.strips.hybrid import from_trained, learn_hybrid
 from statewise.strips.learning_call import COMPARED, METHODS, Call, Options, too_many
-from statewise.strips.model.head_arrays import Heads, Judge
+from statewise.strips.model.heads import Heads, Judge
 from statewise.strips.model.learned import Learned, alone, claim, write_schemas
+from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import learn_neural
-from statewise.strips.neural.lifted import LiftedModel, learn_lifted
+from statewise.strips.neural.lifted import learn_lifted
 from statewise.strips.neural.settings import Settings
 from statewise.strips.rivals.locm import learn_locm
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
-from statewise.strips.trace_data.random_traces import Traces
 
 __all__ = ["METHODS", "learn", "learn_schemas"]
 

@@ -23,14 +23,14 @@ from statewise.runtime.json_files import COUNT, NUMBER, SHARE, TEXT, Keys, Maybe
 from statewise.runtime.ledger import Ledger, Record
 from statewise.runtime.system import end_with, peak_memory
 from statewise.strips.model.model import ActionModel
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural import settings
 from statewise.strips.neural.settings import Settings
 from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces
 
 if TYPE_CHECKING:
     from statewise.strips.model.learned import Learned
-    from statewise.strips.neural.lifted import LiftedModel
+    from statewise.strips.model.lifted_model import LiftedModel
 
 PROTOCOLS: dict[str, dict[str, Any]] = {"early": {}, "paper": {"steps": 100_000, "stall": False}}
 """When the training of a restart ends."""
@@ -353,7 +353,7 @@ def _drawn_test_traces(name: str, draw: int, count: int) -> Traces:
 def _run_neural(cell: Cell, world: Domain, given: Traces) -> Record:
     import torch
 
-    from statewise.strips.model.head_arrays import Heads, Judge
+    from statewise.strips.model.heads import Heads, Judge
     from statewise.strips.neural.learning import learn_neural
 
     torch.set_num_threads(1)

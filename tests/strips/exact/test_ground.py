@@ -14,13 +14,15 @@ from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.windows import Windows
 from statewise.strips.model import learned as learned_folder
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.candidates import Candidates
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import Learned
-from statewise.strips.neural.pooling import Candidates, prune
+from statewise.strips.model.traces import Traces
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.containment import implied
+from statewise.strips.verification.pruning import prune
 from statewise.strips.verification.verification import verify
 
 

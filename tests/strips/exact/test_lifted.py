@@ -11,9 +11,10 @@ from statewise.strips.exact.slots import Signature, events, sequences, signature
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import ground
+from statewise.strips.model.traces import Traces
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces, traces, with_noise
+from statewise.strips.trace_data.random_traces import traces, with_noise
 from statewise.strips.verification.verification import verify
 
 

@@ -10,8 +10,7 @@ from statewise.strips.exact.frame import READING, Clock
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.listed import Listed
-from statewise.strips.exact.noisy import learn_noisy
-from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
+from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
 from statewise.strips.exact.windows import Windows
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.model.learned import Learned, read_checkpoint, read_schemas, write_checkpoint

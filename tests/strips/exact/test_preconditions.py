@@ -10,7 +10,7 @@ from strips_oracle import effects, false_before, some_traces
 from statewise.strips.exact.features import Feature, alternating
 from statewise.strips.exact.preconditions import Occasions, as_heads, bits_to_code, evidence, preconditions
 from statewise.strips.exact.windows import Windows
-from statewise.strips.model.head_arrays import Judge
+from statewise.strips.model.heads import Judge
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from strips_oracle import can_require, effects, false_before
 
 from statewise.strips.exact.verdicts import Seen, Verdict, apart
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import Action, ActionModel
-from statewise.strips.neural.lifted import sorts_of
+from statewise.strips.model.traces import Traces
 from statewise.strips.planning.checking import check, described, read_seen
 from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 
 
 def labelled(model: ActionModel, rows) -> Traces:

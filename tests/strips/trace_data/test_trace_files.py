@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from statewise.strips.model.traces import Traces
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.trace_data.trace_files import BITS, read_traces, write_traces
 
 ODD = st.text(st.sampled_from(" ,;\"'\\\t\n()[]{}:#|äß漢→😀\u2028\x85ab1"), min_size=1, max_size=6)

@@ -30,7 +30,7 @@ from statewise.strips.exact.windows import Windows
 from statewise.strips.model.heads import ActionSet
 from statewise.strips.model.model import bits
 from statewise.strips.model.schemas import arguments
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 WEIGHING = "weighing predicates that need not alternate"
 AT_ONCE = 300

@@ -11,12 +11,13 @@ from typing import Any, TypedDict, TypeVar
 
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.windows import valid_rows
-from statewise.strips.model.head_arrays import Heads, Judge
+from statewise.strips.model.candidates import Candidates
+from statewise.strips.model.heads import Heads, Judge
 from statewise.strips.model.learned import Finish, Learned, claim, nothing_more, write_schemas
+from statewise.strips.model.lifted_model import LiftedModel
 from statewise.strips.model.schemas import Schema
-from statewise.strips.neural.lifted import LiftedModel
-from statewise.strips.neural.pooling import Candidates, prune, undominated
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
+from statewise.strips.verification.pruning import prune, undominated
 
 SECONDS = 60.0
 """The default limit of time."""

@@ -20,10 +20,10 @@ from statewise.strips.exact.frame import Clock, How, Work
 from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
 from statewise.strips.exact.solver import TimeUp
 from statewise.strips.exact.windows import Windows, valid_rows
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import Learned
 from statewise.strips.model.model import bits
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 
 class Contradiction(ValueError):

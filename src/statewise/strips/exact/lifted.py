@@ -24,10 +24,10 @@ from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_pr
 from statewise.strips.exact.slots import Signature, signatures, slot_windows
 from statewise.strips.exact.verdicts import kind_of_schemas
 from statewise.strips.exact.windows import Windows, valid_rows
-from statewise.strips.model.head_arrays import Judge
-from statewise.strips.neural.lifted import LiftedModel, sorts_of
-from statewise.strips.neural.pooling import EVIDENCE, Candidates, evidence, smallest_cover
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.candidates import EVIDENCE, Candidates, evidence, smallest_cover
+from statewise.strips.model.heads import Judge
+from statewise.strips.model.lifted_model import LiftedModel, sorts_of
+from statewise.strips.model.traces import Trace, Traces
 
 ARITY = 2
 """Arguments of a predicate, at most, unless negatives need more."""

@@ -16,7 +16,7 @@ from statewise.strips.exact.features import Feature, Found, alternating
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import Windows
 from statewise.strips.model.learned import read_checkpoint, write_checkpoint
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 FORMAT = 2
 _FEATURE = Leaf(

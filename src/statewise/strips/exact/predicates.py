@@ -12,8 +12,7 @@ import numpy as np
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import Windows
-from statewise.strips.model.head_arrays import Heads
-from statewise.strips.model.heads import ActionSet
+from statewise.strips.model.heads import ActionSet, Heads
 from statewise.strips.model.model import bits
 from statewise.strips.model.schemas import Literal, Schema, arguments
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from statewise.strips.exact.windows import Holders, Windows, smallest_first
 from statewise.strips.model.heads import ActionSet
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.schemas import arguments
-from statewise.strips.neural.lifted import sorts_of
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 Slot = tuple[str, tuple[int, ...]]
 """A schema, and the position of each argument of the predicate in its own arguments."""

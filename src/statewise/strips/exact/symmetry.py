@@ -14,9 +14,9 @@ from math import factorial, prod
 import numpy as np
 
 from statewise.strips.exact.windows import Windows
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.schemas import arguments
-from statewise.strips.neural.lifted import sorts_of
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 MOST = 60
 """The largest number of symmetries that are used; of more, swaps of two objects and a random choice."""

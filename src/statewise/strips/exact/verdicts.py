@@ -38,12 +38,11 @@ from statewise.runtime.messages import counted
 from statewise.strips.exact.slots import Event, Signature, events, latest_first, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, any_inside, valid_rows, windows_of
 from statewise.strips.model.heads import ActionSet, Head
+from statewise.strips.model.learned import SEEN_FILE
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.schemas import arguments
-from statewise.strips.neural.lifted import sorts_of
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
-NAME = "seen.json"
-"""The file of a learned folder."""
 FORMAT = "statewise seen windows 2"
 EARLIER = "statewise seen windows 1"
 """Without constants, and without the actions that happened."""
@@ -411,7 +410,7 @@ class Seen:
     def load(cls, folder: Path) -> Seen | None:
         """Reads `seen.json` of a learned folder; None if it has none. Raises `ValueError` if it is damaged, or an
         earlier version wrote it."""
-        path = folder / NAME
+        path = folder / SEEN_FILE
         if not path.is_file():
             return None
         if read_json(path, {"format": TEXT})["format"] == EARLIER:

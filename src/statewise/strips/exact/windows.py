@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from statewise.strips.model.heads import ActionSet
 from statewise.strips.model.model import bits
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 Window = tuple[int, ActionSet, int]
 """(x, W, c)."""

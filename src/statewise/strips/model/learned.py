@@ -58,6 +58,8 @@ def _drawn_by_statewise(path: Path) -> bool:
         return b"Software\0statewise" in file.read(1000)
 
 
+SEEN_FILE = "seen.json"
+"""What the training traces show (`exact.verdicts`)."""
 PICTURES = ("model.png", "schemas.png", "models.png", "attention.png", "theta.png")
 """The images that `statewise strips show` writes."""
 PICTURE_SIGNS = dict.fromkeys(PICTURES, _drawn_by_statewise)
@@ -68,7 +70,7 @@ FILES = (
     "report.json",
     "checkpoint.npz",
     "schemas.json",
-    "seen.json",
+    SEEN_FILE,
     "before.json",
     *PICTURES,
 )
@@ -195,7 +197,7 @@ def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
     try:
         yield
     except OSError:
-        for name in ("theta.npz", "schemas.json", "seen.json", "report.json", "model.json", *files):
+        for name in ("theta.npz", "schemas.json", SEEN_FILE, "report.json", "model.json", *files):
             (folder / name).unlink(missing_ok=True)
         if not existed:
             with contextlib.suppress(OSError):
@@ -207,8 +209,8 @@ def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
 
 def _write_model(folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     """Writes what every folder has; the model last, since a folder with one looks learned."""
-    if "seen.json" not in files:
-        (folder / "seen.json").unlink(missing_ok=True)  # of an earlier result
+    if SEEN_FILE not in files:
+        (folder / SEEN_FILE).unlink(missing_ok=True)  # of an earlier result
     for name, content in files.items():
         write_atomically(folder / name, content)
     write_atomically(folder / "report.json", json_bytes(report))

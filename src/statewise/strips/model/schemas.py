@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from statewise.reporting.tables import narrowed, widened
 from statewise.runtime.messages import counted
 from statewise.strips.model.model import ActionModel
-from statewise.strips.model.wrapping import PAGE, literal_lines
+
+PAGE = 100
+"""Width of text in characters, unless another is asked for."""
 
 Literal = tuple[str, tuple[int, ...]]
 """A predicate, and the action's argument (from 0) at each of its places."""
@@ -67,3 +71,30 @@ def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel
             sets.append(named)
         effects[action] = (sets[0], sets[1], sets[2])
     return ActionModel.of(list(atoms), effects)
+
+
+def wrapped(before: str, names: Sequence[str], width: int, indent: int = 0) -> list[str]:
+    """`before` and the names, separated by commas, as lines of at most `width` characters if no name is longer; all but
+    the first are indented."""
+    blank = "\N{NO-BREAK SPACE}"
+    text = before.replace(" ", blank) + ", ".join(name.replace(" ", blank) for name in names)
+    lines = textwrap.wrap(
+        widened(text),
+        max(width, indent + 1),
+        break_long_words=False,
+        break_on_hyphens=False,
+        subsequent_indent=" " * indent,
+    )
+    return [narrowed(line).replace(blank, " ") for line in lines]
+
+
+def literal_lines(name: str, parts: Sequence[tuple[str, Sequence[str]]], width: int) -> list[str]:
+    """An action's name, and below it a line each for what it requires, adds and deletes."""
+    return [
+        name,
+        *(
+            line
+            for title, names in parts
+            for line in wrapped(f"  {title}  ", list(names) or ["-"], width, len(title) + 4)
+        ),
+    ]

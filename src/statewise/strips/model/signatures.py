@@ -12,9 +12,9 @@ from itertools import product
 from math import prod
 
 from statewise.runtime.messages import counted
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import MOST_ACTIONS
 from statewise.strips.model.schemas import Schema, arguments
-from statewise.strips.neural.lifted import sorts_of
 
 
 @dataclass(frozen=True)

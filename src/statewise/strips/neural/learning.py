@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from statewise.strips.model.head_arrays import Heads, Judge
+from statewise.strips.model.candidates import Candidates
+from statewise.strips.model.heads import Heads, Judge
 from statewise.strips.model.learned import Finish, Learned, claim, nothing_more, read_checkpoint, write_checkpoint
-from statewise.strips.neural.pooling import Candidates, Pool, pool, prune, undominated
+from statewise.strips.model.traces import Traces
+from statewise.strips.neural.pooling import Pool, pool
 from statewise.strips.neural.settings import Attempt, Settings
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.verification.pruning import prune, undominated
 
 FORMAT = 1
 

@@ -15,18 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations, product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from statewise.strips.model.head_arrays import Heads, Judge
+from statewise.strips.model.candidates import Candidates, sound
+from statewise.strips.model.heads import Heads, Judge
 from statewise.strips.model.learned import Finish, claim, nothing_more, write_schemas
-from statewise.strips.model.model import ActionModel
-from statewise.strips.model.schemas import Literal, Schema, arguments, ground, schema_lines
-from statewise.strips.model.wrapping import PAGE
-from statewise.strips.neural.pooling import Candidates, pool, prune, sound
+from statewise.strips.model.lifted_model import LiftedModel, sorts_of
+from statewise.strips.model.schemas import Literal, Schema, arguments
+from statewise.strips.model.traces import Traces
+from statewise.strips.neural.pooling import pool
 from statewise.strips.neural.settings import Attempt, Settings
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.verification.pruning import prune
 
 COPIES = {0: 2, 1: 4, 2: 2}
 """Predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
@@ -40,50 +40,6 @@ class Predicate:
     """Sort of each argument."""
     uses: tuple[tuple[str, tuple[int, ...]], ...]
     """One per weight: a schema, and the position of each argument in it."""
-
-
-@dataclass(frozen=True)
-class LiftedModel:
-    """Learned action schemas, and how they were learned."""
-
-    schemas: dict[str, Schema]
-    report: dict[str, Any]
-
-    def ground(self, actions: Sequence[str]) -> ActionModel:
-        """The action model over any ground actions of these schemas."""
-        return ground(self.schemas, actions)
-
-    def as_lines(self, width: int = PAGE) -> list[str]:
-        """The schemas as text of this width."""
-        return schema_lines(self.schemas, width)
-
-
-def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[str, int]]:
-    """The sort of each argument of each schema, and of each object. Raises `ValueError` if a schema occurs with
-    different numbers of arguments."""
-    parent: dict[Any, Any] = {}
-
-    def root(of: Any) -> Any:
-        while parent.setdefault(of, of) != of:
-            of = parent[of]
-        return of
-
-    arity: dict[str, int] = {}
-    for action in actions:
-        schema, objects = arguments(action)
-        if arity.setdefault(schema, len(objects)) != len(objects):
-            raise ValueError(
-                f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments, "
-                f"as in {action!r}: rename one of them, or omit --lifted"
-            )
-        for position, name in enumerate(objects):
-            parent[root((schema, position))] = root(("object", name))
-    numbers: dict[Any, int] = {}
-    found = {of: numbers.setdefault(root(of), len(numbers)) for of in sorted(parent, key=str)}
-    parameters = {(schema, at): found[schema, at] for schema, count in arity.items() for at in range(count)}
-    return parameters, {
-        name: sort for (kind, name), sort in found.items() if kind == "object" and isinstance(name, str)
-    }
 
 
 class Space:

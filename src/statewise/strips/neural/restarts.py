@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.transformer import focal_loss, inconsistency
-from statewise.strips.trace_data.random_traces import Traces
 
 
 class Restarts:

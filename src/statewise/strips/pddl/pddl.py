@@ -129,9 +129,9 @@ def write_pddl(
         raise ValueError("the problem's atoms are not those of the model")
     quiet_environment()  # raises if the extra is missing, before the imports below fail
     taken: set[str] = set()
-    atoms, actions = (_safe(names, taken) for names in (model.atoms, model.names))
+    atoms, actions = (safe_name(names, taken) for names in (model.atoms, model.names))
     initial, goal = (problem.initial, problem.goal) if problem is not None else (0, 0)
-    built = as_planning_problem(model, initial, goal, _safe([domain_name], set())[0], atoms, actions)
+    built = as_planning_problem(model, initial, goal, safe_name([domain_name], set())[0], atoms, actions)
     from unified_planning.io import PDDLWriter
 
     writer = PDDLWriter(built)
@@ -210,7 +210,7 @@ def _complete(domain: str) -> str:
     return "\n (:action ".join([begin, *whole]) + "\n)\n"
 
 
-def _safe(names: Sequence[str], taken: set[str]) -> list[str]:
+def safe_name(names: Sequence[str], taken: set[str]) -> list[str]:
     """Unique names that are valid in PDDL and not in `taken`, to which they are added."""
     from unified_planning.io.pddl_writer import PDDL3_KEYWORDS, PDDL_PLUS_KEYWORDS
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from statewise.runtime.messages import counted
-from statewise.strips.exact.verdicts import NAME, Seen, Verdict
+from statewise.strips.exact.verdicts import Seen, Verdict
+from statewise.strips.model.learned import SEEN_FILE
 from statewise.strips.model.schemas import arguments
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def read_seen(folder: Path, constants: str | None = None) -> Seen:
     found = Seen.load(folder)
     if found is None:
         raise ValueError(
-            f"{folder} has no {NAME}: it is no folder that `strips learn` wrote, or the training traces contradicted "
-            "each other, so that nothing is certain"
+            f"{folder} has no {SEEN_FILE}: either `strips learn` did not write this folder, or the training traces "
+            "contradicted each other, so that nothing is certain"
         )
     if constants is None:
         return found

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from statewise.strips.model.model import ActionModel, Atoms
+from statewise.strips.model.traces import Traces
 from statewise.strips.pddl.pddl import Problem
 from statewise.strips.trace_data.domains import Domain
-from statewise.strips.trace_data.random_traces import Traces
 from statewise.strips.verification.mapping import KINDS, as_table, match_atoms
 
 WORD = 64

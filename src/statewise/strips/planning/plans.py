@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from statewise.strips.model.model import Action, ActionModel, Atoms, bits
-from statewise.strips.model.wrapping import wrapped
+from statewise.strips.model.schemas import wrapped
 from statewise.strips.pddl.pddl import Problem, validated
 from statewise.strips.planning.planner import chosen, find_plan
 from statewise.strips.verification.evidence import accepted, evidence_of

@@ -28,9 +28,9 @@ from itertools import pairwise
 from typing import TypeVar, Unpack
 
 from statewise.strips.exact.frame import How, Work
+from statewise.strips.model.lifted_model import LiftedModel, sorts_of
 from statewise.strips.model.schemas import Literal, Schema, arguments
-from statewise.strips.neural.lifted import LiftedModel, sorts_of
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 T = TypeVar("T", bound=Hashable)
 Transition = tuple[str, int]

@@ -20,8 +20,8 @@ from statewise.strips.exact.preconditions import as_heads
 from statewise.strips.exact.predicates import Predicate, as_schemas
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.model.learned import Learned
-from statewise.strips.neural.lifted import LiftedModel
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.model.traces import Traces
 
 
 def learn_sift(traces: Traces, **how: Unpack[How]) -> Learned:

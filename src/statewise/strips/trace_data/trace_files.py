@@ -21,6 +21,7 @@ from typing import Any
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import loads
 from statewise.runtime.messages import cut, short, without_advice
+from statewise.strips.model.traces import Trace, Traces
 from statewise.strips.trace_data.plan_texts import (
     HOW_TO_IGNORE,
     Plan,
@@ -30,7 +31,6 @@ from statewise.strips.trace_data.plan_texts import (
     read_plan,
     read_plans,
 )
-from statewise.strips.trace_data.random_traces import Trace, Traces
 
 OTHERS = (".csv", ".tsv", ".json", ".jsonl", ".md")
 """Suffixes of files that are no plans."""

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import ActionModel, bits
 from statewise.strips.model.schemas import Literal, Schema, arguments
-from statewise.strips.neural.lifted import sorts_of
 from statewise.strips.verification.pair_proof import Pairs, closed
 from statewise.strips.verification.search import Limits
 

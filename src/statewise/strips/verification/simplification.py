@@ -27,11 +27,11 @@ from typing import Literal as OneOf
 
 from statewise.runtime.json_files import TEXT, read_json
 from statewise.runtime.overwriting import claimed_folder
-from statewise.strips.exact.verdicts import NAME
 from statewise.strips.model.heads import Head, heads, uncovered
 from statewise.strips.model.learned import (
     FILES,
     SCHEMAS,
+    SEEN_FILE,
     SIGNS,
     read_learned_model,
     schemas_as_json,
@@ -106,8 +106,8 @@ def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bo
     """Writes the model as a learned folder; `source` says where it came from, and if it is a learned folder, what its
     training traces show is copied, so that `check` knows what is certain. Raises what `claimed` raises."""
     with claimed(folder, overwrite) as scratch:
-        seen = Path(source) / NAME
-        files = {NAME: seen.read_bytes()} if seen.is_file() else {}
+        seen = Path(source) / SEEN_FILE
+        files = {SEEN_FILE: seen.read_bytes()} if seen.is_file() else {}
         report = {"settings": {"simplified": source}, **found.summary()}
         if found.schemas is not None:
             if found.before is not None:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from statewise.strips.model.heads import Head, heads, uncovered
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import ActionModel, bits
 from statewise.strips.model.schemas import arguments
-from statewise.strips.neural.lifted import sorts_of
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.verification.containment import KnownFalseSearch
 from statewise.strips.verification.cut_off import Shape, cut_off, shape_of

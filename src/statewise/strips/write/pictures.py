@@ -14,7 +14,7 @@ from statewise.runtime.durable import write_atomically
 from statewise.strips.model.heads import heads
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import Schema
-from statewise.strips.neural.brasp import NOWHERE, run
+from statewise.strips.write.brasp import NOWHERE, run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

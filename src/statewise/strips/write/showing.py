@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from statewise.reporting.tables import narrowed, text_table, widened
 from statewise.strips.model.model import ActionModel, Atoms
-from statewise.strips.model.wrapping import PAGE, literal_lines, wrapped
-from statewise.strips.neural.brasp import NOWHERE, Execution, run
-from statewise.strips.trace_data.random_traces import Trace
+from statewise.strips.model.schemas import PAGE, literal_lines, wrapped
+from statewise.strips.model.traces import Trace
+from statewise.strips.write.brasp import NOWHERE, Execution, run
 from statewise.strips.write.pictures import save_attention, save_model, save_models, save_schemas, save_theta
 
 __all__ = [

@@ -12,13 +12,12 @@ import numpy as np
 
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.frame import SECONDS, How, Work
-from statewise.strips.exact.noisy import fitted
-from statewise.strips.exact.supports import check_negatives
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.exact.noisy import check_negatives, fitted
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import Learned, claim
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import Progress, learn_neural
 from statewise.strips.neural.settings import Settings
-from statewise.strips.trace_data.random_traces import Traces
 
 TRAINING = 2 / 3
 """The share of a time limit that training gets."""

@@ -17,7 +17,7 @@ from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.evidence import accepted, evidence_of
 from statewise.strips.verification.verification import verify
-from statewise.strips.write.lifted_pddl import complements, export_lifted
+from statewise.strips.write.pddl_export import complements, export_lifted
 
 
 def with_complements(by_hand, names):

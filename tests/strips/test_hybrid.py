@@ -4,10 +4,10 @@ import pytest
 
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.frame import Work
-from statewise.strips.exact.hybrid import effects_of, learn_hybrid
 from statewise.strips.exact.noisy import fitted, learn_noisy
+from statewise.strips.hybrid import effects_of, learn_hybrid
 from statewise.strips.methods import learn, learn_schemas
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import read_learned_model
 from statewise.strips.model.model import ActionModel
 from statewise.strips.neural.settings import Settings
