@@ -28,6 +28,8 @@ PARTS = {
     "peers/observer",
     "gpu/page",
     "gpu/steps",
+    "strips/cells",
+    "strips/report",
 }
 """What is no benchmark, but serves them."""
 

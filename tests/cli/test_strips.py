@@ -159,7 +159,7 @@ def test_observed_states_are_not_dropped_without_a_word(capsys, tmp_path):
 def test_help_explains_every_verb(capsys):
     code, out, _ = called(capsys, "--help")
     assert code == 0
-    for verb in ("traces", "learn", "show", "verify", "evaluate", "export", "plan", "reproduce"):
+    for verb in ("traces", "learn", "show", "verify", "evaluate", "export", "plan"):
         assert f"  {verb} " in out
         with pytest.raises(SystemExit) as left:
             main(["strips", verb, "--help"])
@@ -387,8 +387,6 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["traces", f"ferry:{'9' * 5000}x1", "--num", "5", "--out", "x.csv"], "(5,008 characters)': the domain is wri"),
         (["traces", "ferry:\u0968x1", "--num", "5", "--out", "x.csv"], "the domain is written ferry:PORTSxCARS"),
         (["show", "learned", "--trace", "a z"], "z"),
-        (["reproduce", "table2", "--out", "x"], "choices: table1"),
-        (["reproduce", "table1", "--sizes", "5,x", "--out", "x"], "must be numbers from 1"),
         (["learned"], "did you mean learn"),
     ],
 )
@@ -417,36 +415,6 @@ def test_bad_input_is_answered_in_the_users_words(capsys, folder, monkeypatch, w
     assert code == 2
     assert said in err
     assert "Traceback" not in err
-
-
-def test_reproduction_goes_on_where_it_was(capsys, tmp_path, monkeypatch):
-    from statewise.strips import reproduction
-
-    ran = []
-
-    def quick(cell):
-        ran.append(cell.name)
-        exact = dict.fromkeys(reproduction.NOTIONS, "equivalent")
-        return {
-            "cell": cell.name,
-            **reproduction.asdict(cell),
-            "true_atoms": 3,
-            "mean_test": 0.9,
-            "seconds": 1.0,
-            "single": {"train": [1.0], "test": [0.9], "best": 0, "best_equivalent": exact},
-            "pooled": {"test": 1.0, "atoms": 3, "equivalent": exact},
-        }
-
-    monkeypatch.setattr(reproduction, "run_cell", quick)
-    words = ("reproduce", "table1", "--domains", "simple", "--jobs", "1", "--out", tmp_path)
-    assert called(capsys, *words, "--sizes", "50")[0] == 0
-    code, out, _ = called(capsys, *words, "--sizes", "50,100")
-    assert code == 0
-    assert ran == ["simple 50 draw 1", "simple 100 draw 1"]
-    assert re.search(r"^simple +100  neural", out, re.M)
-    assert max(map(len, out.splitlines()[:-1])) <= 100
-    assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
-    assert "| simple | 50 |" in (tmp_path / "table1.md").read_text()
 
 
 def test_the_report_says_what_was_proven(capsys, folder, tmp_path):

@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from statewise.strips.planning.metrics import trace_accuracy as trace_accuracy
     from statewise.strips.planning.plans import Plan as Plan
     from statewise.strips.planning.plans import plan as plan
-    from statewise.strips.reproduction import reproduce as reproduce
-    from statewise.strips.reproduction_report import reproduction_text as reproduction_text
-    from statewise.strips.reproduction_report import save_costs as save_costs
-    from statewise.strips.reproduction_report import save_reproduction as save_reproduction
     from statewise.strips.rivals.locm import learn_locm as learn_locm
     from statewise.strips.trace_data.domains import FAMILIES as FAMILIES
     from statewise.strips.trace_data.domains import Domain as Domain
@@ -101,8 +97,6 @@ PUBLIC = {
     "planning.checking": ("check", "described", "read_seen"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
     "planning.plans": ("Plan", "plan"),
-    "reproduction": ("reproduce",),
-    "reproduction_report": ("reproduction_text", "save_costs", "save_reproduction"),
     "rivals.locm": ("learn_locm",),
     "trace_data.domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "trace_data.random_traces": ("SPLITS", "traces", "with_noise"),

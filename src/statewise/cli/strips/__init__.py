@@ -14,7 +14,6 @@ COMMANDS = {
     "simplify": "the simplest equivalent model, each step proven",
     "export": "write a model as PDDL",
     "plan": "plan with a learned model",
-    "reproduce": "run the experiments of the STRIPS Transformer paper, and more",
 }
 
 
