@@ -1,8 +1,8 @@
-"""Learns a ground action model from damaged traces by both methods: effects by training, too, preconditions exactly.
+"""Learns a ground action model from noisy traces by both methods: training proposes effects, preconditions are exact.
 
-`noisy` knows alternating effects alone. Training also finds atoms that do not alternate, and stands damage, but single
-entries of its atoms are often wrong. So the effects of all heads of all restarts are offered beside the alternating
-ones, and the preconditions of all are found anew: those that are worth their description."""
+`exact.noisy` knows only alternating effects. Training also finds atoms that do not alternate, and tolerates noise, but
+single entries of its atoms are often wrong. So the effects of all heads of all restarts are offered beside the
+alternating ones, and the preconditions of all are found anew: those that are worth their description."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Unpack
 import numpy as np
 
 from statewise.strips.exact.features import Feature
-from statewise.strips.exact.frame import SECONDS, How, Work
+from statewise.strips.exact.frame import SECONDS, Options, Work
 from statewise.strips.exact.noisy import check_negatives, fitted
 from statewise.strips.model.heads import Heads
-from statewise.strips.model.learned import Learned, claim
+from statewise.strips.model.learned import Learned
 from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import Progress, learn_neural
 from statewise.strips.neural.settings import Settings
@@ -24,29 +24,25 @@ TRAINING = 2 / 3
 
 
 def learn_hybrid(
-    traces: Traces, settings: Settings | None = None, *, training: Progress | None = None, **how: Unpack[How]
+    traces: Traces, settings: Settings | None = None, *, training: Progress | None = None, **options: Unpack[Options]
 ) -> Learned:
-    """Learns an action model that explains most of the traces; the others are taken for damaged.
+    """Learns an action model that explains most of the traces; the others are treated as noisy.
 
-    `settings` and `training` are those of `learn_neural`, without a time limit unless `seconds` is given. An
-    interrupted run starts over. Raises `FileExistsError` if the folder holds anything else, `ValueError` without
-    negative traces and without python-sat."""
+    `settings` and `training` are those of `learn_neural`, without a time limit unless `seconds` is given. Raises
+    `ValueError` without negative traces and without python-sat."""
     check_negatives(traces)
-    folder, limit, stop = how.get("folder"), how.get("seconds"), how.get("stop", lambda: False)
-    if folder is not None:
-        claim(folder, how.get("overwrite", False), resumes=False)
+    limit, stop = options.get("seconds"), options.get("stop", lambda: False)
     trained = learn_neural(
         traces, settings or Settings(), seconds=limit and limit * TRAINING, stop=stop, progress=training
     )
-    left = SECONDS if limit is None else max(1.0, limit - trained.report["seconds"])
-    how["seconds"] = left
-    return from_trained(trained, traces, **how)
+    options["seconds"] = SECONDS if limit is None else max(1.0, limit - trained.report["seconds"])
+    return from_trained(trained, traces, **options)
 
 
-def from_trained(trained: Learned, traces: Traces, **how: Unpack[How]) -> Learned:
-    """The hybrid model with the effects of a trained one; the folder is not claimed."""
+def from_trained(trained: Learned, traces: Traces, **options: Unpack[Options]) -> Learned:
+    """The hybrid model with the effects of a trained one."""
     effects = effects_of(Heads.of_theta(trained.theta))
-    work = Work("hybrid", traces, how)
+    work = Work("hybrid", traces, options)
     work.clock.cut += trained.report["unfinished"]
     work.say(f"{len(effects)} effects by training")
     facts = {"restarts": trained.report["restarts"], "effects": len(effects)}

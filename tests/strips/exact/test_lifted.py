@@ -8,6 +8,7 @@ from statewise.strips.exact.ground import Contradiction
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.predicates import Predicate, as_schemas
 from statewise.strips.exact.slots import Signature, events, sequences, signatures, slot_windows
+from statewise.strips.methods import learn_schemas
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import ground
@@ -37,7 +38,7 @@ def test_schemas_from_positive_walks_hold_for_larger_instances(small, large, wal
 
 def test_labelled_traces_are_explained(tmp_path):
     drawn = traces(domain("ferry:3x2"), 200, 20, 2)
-    learned = learn_lifted_exact(drawn, folder=tmp_path / "out")
+    learned = learn_schemas(drawn, method="exact", folder=tmp_path / "out")
     assert learned.report["training_accuracy"] == 1
     assert trace_accuracy(learned.ground(drawn.actions), drawn)["accuracy"] == 1
     assert read_schemas(tmp_path / "out") == learned.schemas

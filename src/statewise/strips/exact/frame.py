@@ -1,4 +1,4 @@
-"""What learners without training share: the time, the folder, and the report."""
+"""What learners without training share: their options, the time, and the report."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.windows import valid_rows
 from statewise.strips.model.candidates import Candidates
 from statewise.strips.model.heads import Heads, Judge
-from statewise.strips.model.learned import Finish, Learned, claim, nothing_more, write_schemas
+from statewise.strips.model.learned import Learned
 from statewise.strips.model.lifted_model import LiftedModel
 from statewise.strips.model.schemas import Schema
 from statewise.strips.model.traces import Traces
@@ -31,21 +30,16 @@ PRUNING = 30.0
 T = TypeVar("T")
 
 
-class How(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """The options of every learner without training.
 
     `seconds`: a limit of time (60); after it, or once `stop()` is true, the best model so far is returned, and
-    `report["unfinished"]` says what was left undone. `folder`: where the model is written, with `overwrite` over an
-    earlier one; otherwise `FileExistsError` is raised if it holds anything. `progress` is called with what is done,
-    `finish` before the model is written (`learned.Finish`). `listed`: what was listed before, if not what the folder
-    has of an interrupted call."""
+    `report["unfinished"]` says what was not finished. `progress` is called with messages. `listed`: what an interrupted
+    call listed before; what this call lists is added to it."""
 
     seconds: float
     stop: Callable[[], bool]
-    folder: Path | None
-    overwrite: bool
     progress: Callable[[str], None]
-    finish: Finish
     listed: Listed
 
 
@@ -88,34 +82,21 @@ class Clock:
 class Work:
     """A learner at work on traces."""
 
-    def __init__(self, method: str, traces: Traces, how: How) -> None:
+    def __init__(self, method: str, traces: Traces, options: Options) -> None:
         self.method, self.traces = method, traces
-        self.clock = Clock(how.get("seconds", SECONDS), how.get("stop", lambda: False))
-        self.folder, self._overwrite = how.get("folder"), how.get("overwrite", False)
-        self._finish = how.get("finish", nothing_more)
-        self._given, self._resumes = how.get("listed"), False
-        self._listed = self._given or Listed()
-        self.say: Callable[[str], None] = how.get("progress", lambda text: None)
+        self.clock = Clock(options.get("seconds", SECONDS), options.get("stop", lambda: False))
+        self._listed = options.get("listed") or Listed()
+        self.say: Callable[[str], None] = options.get("progress", lambda text: None)
 
     @property
     def listed(self) -> Listed:
-        """What was listed before. Once some traces alone were read, it is a copy, so that what is found is not kept: of
-        the other traces it may not hold."""
+        """What was listed before. Once only some traces were read, it is a copy, so that what is found is not kept: it
+        may not hold of the other traces."""
         return self._listed.copy() if READING in self.clock.cut else self._listed
-
-    def claim(self, *, resumes: bool = False, lifted: bool = False) -> None:
-        """Prepares the folder (`learned.claim`). What an interrupted call listed is read, if learning `resumes`;
-        `lifted` says whether schemas are learned."""
-        self._resumes = resumes
-        if self.folder is None:
-            return
-        if resumes and self._given is None and not self._overwrite:
-            self._listed = Listed.read(self.folder, self.traces, lifted=lifted)
-        claim(self.folder, self._overwrite, resumes=resumes)
 
     def ground(self, heads: Heads, facts: Mapping[str, Any], *, before: float = 0.0) -> Learned:
         """The model of the heads, without those that others imply, which keeps the language; `facts` are more entries
-        of the report, `before` seconds that went before. Writes the folder."""
+        of the report, `before` is the time of earlier work in seconds."""
         actions = self.traces.actions
         heads = heads.only(heads.unique())
         heads = heads.only(undominated(heads, self.clock.going_on))
@@ -135,15 +116,10 @@ class Work:
             },
             before,
         )
-        files = self._finish(report)
-        learned = Learned(kept.model(actions), kept.theta()[None], report)
-        if self.folder is not None:
-            learned.save(self.folder, files, keep_checkpoint=self._to_resume(report, lifted=False))
-        return learned
+        return Learned(kept.model(actions), kept.theta()[None], report)
 
     def lifted(self, schemas: dict[str, Schema], facts: Mapping[str, Any]) -> LiftedModel:
-        """The schemas, with `facts` for the report; without `training_accuracy` among them it is counted. Writes the
-        folder."""
+        """The schemas, with `facts` for the report; without `training_accuracy` among them it is counted."""
         learned = LiftedModel(schemas, {})
         model = learned.ground(self.traces.actions)
         counted = (
@@ -152,10 +128,6 @@ class Work:
             else {"training_accuracy": accuracy(Heads.of_model(model), Judge(self.traces))}
         )
         learned.report.update(self._report({**facts, **counted}, self.listed.seconds))
-        files = self._finish(learned.report)
-        if self.folder is not None:
-            kept = self._to_resume(learned.report, lifted=True)
-            write_schemas(self.folder, schemas, model, learned.report, files, keep_checkpoint=kept)
         return learned
 
     def grounded(self, lifted: LiftedModel) -> Learned:
@@ -164,15 +136,9 @@ class Work:
         heads = Heads.of_model(lifted.ground(self.traces.actions))
         return self.ground(heads, lifted.report, before=lifted.report["seconds"])
 
-    def _to_resume(self, report: Mapping[str, Any], *, lifted: bool) -> bool:
-        """Whether the same call is to go on from what was listed, which is written then."""
-        if self.folder is None or not self._resumes or not self.clock.cut:
-            return False
-        self._listed.write(self.folder, self.traces, report["seconds"], lifted=lifted)
-        return True
-
     def _report(self, facts: Mapping[str, Any], before: float = 0.0) -> dict[str, Any]:
         traces = self.traces
+        self._listed.unfinished = bool(self.clock.cut)
         return {
             **facts,
             "method": self.method,

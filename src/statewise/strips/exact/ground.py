@@ -16,7 +16,7 @@ import numpy as np
 
 from statewise.runtime.messages import counted
 from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer
-from statewise.strips.exact.frame import Clock, How, Work
+from statewise.strips.exact.frame import Clock, Options, Work
 from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
 from statewise.strips.exact.solver import TimeUp
 from statewise.strips.exact.windows import Windows, valid_rows
@@ -30,7 +30,7 @@ class Contradiction(ValueError):
     """No action model explains the traces."""
 
 
-def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
+def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
     """Learns an action model that accepts every valid trace and rejects every negative one.
 
     Negative traces are not needed: without them preconditions follow from what never happened. What was left undone for
@@ -38,12 +38,11 @@ def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
     action model explains the traces, `FileExistsError` if the folder holds anything else, `ValueError` without
     python-sat.
     """
-    work = Work("exact", traces, how)
+    work = Work("exact", traces, options)
     clock = work.clock
     windows = Windows.of_rows(len(traces.actions), clock.reading(valid_rows(traces)))
     negatives = distinct_negatives(traces)
     check_consistent(traces, windows)
-    work.claim(resumes=True)
     work.say(f"{len(windows)} minimal windows")
     found = work.listed.alternating(None, windows, seconds=clock.left() / 3, stop=clock.stop)
     if not found.complete and len(found.features) < MOST:

@@ -17,7 +17,7 @@ import numpy as np
 from statewise.runtime.messages import counted
 from statewise.strips.exact.elementary import Question, chosen_elementary, elementary, merged, weigh
 from statewise.strips.exact.features import MOST
-from statewise.strips.exact.frame import READING, Clock, How, Work
+from statewise.strips.exact.frame import READING, Clock, Options, Work
 from statewise.strips.exact.ground import check_consistent
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
@@ -40,7 +40,7 @@ WEIGHED = 500
 """The number of traces, at most, in which the evidence for predicates is counted."""
 
 
-def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]) -> LiftedModel:
+def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
     Predicates have up to `arity` arguments, and more, up to three, if negatives need them. Raises `ValueError` if a
@@ -48,12 +48,11 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
     explains the traces, `FileExistsError` if the folder holds anything else. What was left undone for lack of time, the
     same call with the same `folder` continues, from the predicates listed.
     """
-    work = Work("exact", traces, how)
+    work = Work("exact", traces, options)
     clock = work.clock
     rows = valid_rows(traces)
     if sum(traces.labels):
         check_consistent(traces, Windows.of_rows(len(traces.actions), clock.reading(rows, 0.2)))
-    work.claim(resumes=True, lifted=True)
     windows: dict[Signature, Windows] = {}
     found: list[Predicate] = []
     counts: dict[int, int] = {}
@@ -137,7 +136,7 @@ def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clo
 class _Chosen(NamedTuple):
     predicates: list[Predicate]
     elementary: int
-    """How many of them need not alternate."""
+    """Options many of them need not alternate."""
     accuracy: float
     """The share of the traces that they classify correctly."""
     questions: list[Question]

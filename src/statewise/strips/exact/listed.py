@@ -41,6 +41,8 @@ class Listed:
     """What the interrupted calls took."""
     folder: Path | None = None
     """Where the features were read from."""
+    unfinished: bool = False
+    """Whether the time was too short for the learner that used it last, so that another call should continue."""
 
     @classmethod
     def read(cls, folder: Path, traces: Traces, *, lifted: bool) -> Listed:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
 from statewise.strips.exact.features import MOST, Feature
-from statewise.strips.exact.frame import Clock, How, Work, accuracy
+from statewise.strips.exact.frame import Clock, Options, Work, accuracy
 from statewise.strips.exact.ground import required, weighed
 from statewise.strips.exact.lifted import ARITY, few_objects
 from statewise.strips.exact.listed import Listed
@@ -93,7 +93,7 @@ def middle(fits: Sequence[Fit[M]], count: int) -> Fit[M]:
     return good[len(good) // 2]
 
 
-def learn_noisy(traces: Traces, **how: Unpack[How]) -> Learned:
+def learn_noisy(traces: Traces, **options: Unpack[Options]) -> Learned:
     """Learns an action model that explains most of the traces; the others are taken for damaged.
 
     `report["support"]` is the number of traces that a window needs, `report["accuracies"]` has the accuracy for each
@@ -102,8 +102,7 @@ def learn_noisy(traces: Traces, **how: Unpack[How]) -> Learned:
     `ValueError` without negative traces and without python-sat.
     """
     check_negatives(traces)
-    work = Work("exact", traces, how)
-    work.claim(resumes=True)
+    work = Work("exact", traces, options)
     return fitted(work)
 
 
@@ -134,7 +133,7 @@ def fitted(
     )
 
 
-def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]) -> LiftedModel:
+def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas that explain most of the traces, whose actions are written `schema object object`; the
     other traces are taken for damaged.
 
@@ -144,8 +143,7 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
     """
     check_negatives(traces)
     of_slots = [each for wanted in range(arity + 1) for each in signatures(traces.actions, wanted)]
-    work = Work("exact", traces, how)
-    work.claim(resumes=True, lifted=True)
+    work = Work("exact", traces, options)
     holders = {
         each: slot_holders(each, traces.actions, traces, lambda rows: work.clock.reading(rows, 0.2))
         for each in of_slots

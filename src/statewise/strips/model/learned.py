@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,14 +85,7 @@ SIGNS = {
 """How the folder is recognised."""
 
 
-Finish = Callable[[dict[str, Any]], Mapping[str, bytes]]
-"""Called with the report before the folder is written: may add to it, and returns further files for the folder."""
 NOTHING: Mapping[str, bytes] = {}
-
-
-def nothing_more(report: dict[str, Any]) -> Mapping[str, bytes]:
-    """Leaves the report as it is, with no further files."""
-    return NOTHING
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from statewise.strips.model.candidates import Candidates
 from statewise.strips.model.heads import Heads, Judge
-from statewise.strips.model.learned import Finish, Learned, claim, nothing_more, read_checkpoint, write_checkpoint
+from statewise.strips.model.learned import Learned, read_checkpoint, write_checkpoint
 from statewise.strips.model.traces import Traces
 from statewise.strips.neural.pooling import Pool, pool
 from statewise.strips.neural.settings import Attempt, Settings
@@ -53,20 +53,14 @@ def learn_neural(
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     folder: Path | None = None,
-    overwrite: bool = False,
-    write: bool = True,
     progress: Progress | None = None,
-    finish: Finish = nothing_more,
 ) -> Learned:
     """Learns an action model that classifies the traces (section *Training the STRIPS Transformer* of the paper).
 
-    Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling.py`). With
-    `folder`, a checkpoint is written there at each check; the same call resumes from it, exactly, or with `overwrite`
-    starts over. After `seconds`, or once `stop()` is true, the best model so far is returned, `report["unfinished"]`
-    says so, and the same call with the same folder continues. Without `write` only checkpoints are written, which stay.
-    `finish` is as in `learned.Finish`. Raises `ValueError`
-    without negative traces, and if the folder holds a run with other settings or traces; `FileExistsError` if it holds
-    anything else."""
+    Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling`). After
+    `seconds`, or once `stop()` is true, the best model so far is returned, and `report["unfinished"]` says so. With
+    `folder`, a checkpoint is written there at each check, from which the same call continues exactly. Raises
+    `ValueError` without negative traces, and if the checkpoint is of other settings or traces."""
     if not sum(traces.labels):
         raise ValueError(
             "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
@@ -88,7 +82,6 @@ def learn_neural(
     work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary())
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": traces.sha256}
     if folder is not None:
-        claim(folder, overwrite, resumes=True)
         _resume(work, group, folder, facts)
     began = time.monotonic() - work.seconds
     end = time.monotonic() + seconds if seconds is not None else float("inf")
@@ -111,9 +104,6 @@ def learn_neural(
                 progress(group.steps, settings.steps, accuracy, len(group.numbers))
     learned = _finish(work, traces, width, torch.get_num_threads())
     learned.report["unfinished"] = [f"training: {group.steps} of at most {settings.steps} steps"] if cut else []
-    files = finish(learned.report)
-    if folder is not None and write:
-        learned.save(folder, files, keep_checkpoint=cut)
     return learned
 
 

@@ -14,13 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations, product
-from pathlib import Path
 
 import numpy as np
 
 from statewise.strips.model.candidates import Candidates, sound
 from statewise.strips.model.heads import Heads, Judge
-from statewise.strips.model.learned import Finish, claim, nothing_more, write_schemas
 from statewise.strips.model.lifted_model import LiftedModel, sorts_of
 from statewise.strips.model.schemas import Literal, Schema, arguments
 from statewise.strips.model.traces import Traces
@@ -129,24 +127,17 @@ def learn_lifted(
     copies: dict[int, int] | None = None,
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
-    finish: Finish = nothing_more,
 ) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
-    Restarts train together as in `learning.learn`; predicates whose ground heads are all sound are pooled.
+    Restarts train together as in `learning.learn_neural`; predicates whose ground heads are all sound are pooled.
     `settings.atoms` is not used: the number of predicates is learned. After `seconds`, or once `stop()` is true, the
-    best model so far is returned, `report["unfinished"]`. With `folder`, the result is written there;
-    `overwrite` replaces an earlier one; `finish` is as in `learned.Finish`. Raises `ValueError` if
-    there are no negative traces, or if a schema occurs with different numbers of arguments; `FileExistsError` if the
-    folder holds anything else.
+    best model so far is returned, and `report["unfinished"]` says so. Raises `ValueError` if there are no negative
+    traces, or if a schema occurs with different numbers of arguments.
     """
     if not sum(traces.labels):
         raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
-    if folder is not None:
-        claim(folder, overwrite, resumes=False)
     from statewise.strips.neural.restarts import Restarts
 
     space = Space(traces.actions, copies or COPIES)
@@ -197,11 +188,7 @@ def learn_lifted(
         "training_accuracy": pooled.accuracy,
         "cover_proven": pooled.proven,
     }
-    learned = LiftedModel(schemas, report)
-    files = finish(report)
-    if folder is not None:
-        write_schemas(folder, schemas, learned.ground(traces.actions), report, files)
-    return learned
+    return LiftedModel(schemas, report)
 
 
 def _tuples(sorts: tuple[int, ...], objects: dict[str, int]) -> list[tuple[str, ...]]:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar, Unpack
 
-from statewise.strips.exact.frame import How, Work
+from statewise.strips.exact.frame import Options, Work
 from statewise.strips.model.lifted_model import LiftedModel, sorts_of
 from statewise.strips.model.schemas import Literal, Schema, arguments
 from statewise.strips.model.traces import Traces
@@ -68,13 +68,12 @@ class Machine:
         return 1 + max(max(pair) for pair in self.ends.values())
 
 
-def learn_locm(traces: Traces, **how: Unpack[How]) -> LiftedModel:
+def learn_locm(traces: Traces, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas from the valid actions of `traces`, written `schema object object`. It takes milliseconds,
     and is never cut short. Raises `ValueError` if a schema occurs with different numbers of arguments, or an action
     names an object twice; `FileExistsError` if the folder holds anything else."""
-    work = Work("locm", traces, how)
+    work = Work("locm", traces, options)
     found = machines(traces)
-    work.claim()
     schemas = as_schemas(found, traces.actions)
     return work.lifted(
         schemas,

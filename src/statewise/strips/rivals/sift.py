@@ -13,7 +13,7 @@ from typing import Unpack
 
 from statewise.runtime.messages import counted
 from statewise.strips.exact.features import MOST, alternating
-from statewise.strips.exact.frame import How, Work
+from statewise.strips.exact.frame import Options, Work
 from statewise.strips.exact.ground import required
 from statewise.strips.exact.lifted import ARITY, all_predicates, windows_of_slots
 from statewise.strips.exact.preconditions import as_heads
@@ -24,11 +24,10 @@ from statewise.strips.model.lifted_model import LiftedModel
 from statewise.strips.model.traces import Traces
 
 
-def learn_sift(traces: Traces, **how: Unpack[How]) -> Learned:
+def learn_sift(traces: Traces, **options: Unpack[Options]) -> Learned:
     """The ground model of all alternating atoms; of labelled traces the valid actions alone are read. Raises
     `FileExistsError` if the folder holds anything else, `ValueError` without python-sat."""
-    work = Work("sift", traces, how)
-    work.claim()
+    work = Work("sift", traces, options)
     windows = Windows.of_rows(len(traces.actions), work.clock.reading(valid_rows(traces)))
     found = alternating(windows, seconds=work.clock.left() / 2, stop=work.clock.stop)
     if not found.complete:
@@ -41,11 +40,10 @@ def learn_sift(traces: Traces, **how: Unpack[How]) -> Learned:
     return work.ground(heads, {"windows": len(windows), "features": len(found.features)})
 
 
-def learn_lifted_sift(traces: Traces, **how: Unpack[How]) -> LiftedModel:
+def learn_lifted_sift(traces: Traces, **options: Unpack[Options]) -> LiftedModel:
     """The schemas of all alternating predicates of up to `ARITY` arguments, as `learn_sift`. Raises `ValueError` also
     if a schema occurs with different numbers of arguments."""
-    work = Work("sift", traces, how)
-    work.claim()
+    work = Work("sift", traces, options)
     found: list[Predicate] = []
     rows = valid_rows(traces)
     counts: dict[int, int] = {}
