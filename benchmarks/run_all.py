@@ -24,7 +24,6 @@ PARTS = {
     "run_all",
     "timing",
     "peers/enumeration",
-    "peers/locm",
     "peers/observer",
     "gpu/page",
     "gpu/steps",

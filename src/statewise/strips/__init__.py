@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from statewise.strips.model.learned import Learned as Learned
     from statewise.strips.model.learned import read_learned_model as read_learned_model
     from statewise.strips.model.learned import read_schemas as read_schemas
+    from statewise.strips.model.lifted_model import LiftedModel as LiftedModel
     from statewise.strips.model.model import ActionModel as ActionModel
     from statewise.strips.model.model import Atoms as Atoms
     from statewise.strips.model.schemas import ground as ground
@@ -85,6 +86,7 @@ PUBLIC = {
     "hybrid": ("learn_hybrid",),
     "methods": ("METHODS", "learn", "learn_schemas"),
     "model.learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
+    "model.lifted_model": ("LiftedModel",),
     "model.model": ("ActionModel", "Atoms"),
     "model.schemas": ("ground", "schema_lines"),
     "model.signatures": ("signature",),

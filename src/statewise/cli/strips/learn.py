@@ -6,7 +6,6 @@ import shutil
 import sys
 import textwrap
 import time
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from statewise.runtime.messages import say, say_in_place
 if TYPE_CHECKING:
     import numpy as np
 
-    from statewise.strips import Settings, Traces
+    from statewise.strips import Learned, LiftedModel
 
 QUESTIONS = 3
 """The most open questions that are shown."""
@@ -120,41 +119,62 @@ def run(words: list[str]) -> int:
             f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
             file=sys.stderr,
         )
-    method = "neural" if trained and options.method == "auto" else options.method
+    from statewise.strips import learn, learn_schemas
+
     with interruptible() as stop:
-        return (_lifted if options.lifted else _ground)(options, given, settings, method, stop)
+        learned = (learn_schemas if options.lifted else learn)(
+            given,
+            settings,
+            method="neural" if trained and options.method == "auto" else options.method,
+            noisy=options.noise == "auto",
+            seconds=options.seconds,
+            stop=stop,
+            folder=Path(options.out),
+            overwrite=options.overwrite,
+            say=_say,
+            progress=_progress(),
+        )
+    _show_model(learned)
+    _unfinished(learned.report, Path(options.out))
+    seconds = "" if options.lifted else f"{learned.report['seconds']:.1f} s; "
+    say(f"{seconds}wrote {options.out}")
+    _nothing_learned(learned.report, options.lifted)
+    return 0
 
 
-def _ground(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
-    from statewise.strips import learn, model_table
+def _show_model(learned: Learned | LiftedModel) -> None:
+    from statewise.strips import Learned, model_table
 
-    learned = learn(
-        given,
-        settings,
-        method=method,
-        noisy=options.noise == "auto",
-        seconds=options.seconds,
-        stop=stop,
-        folder=Path(options.out),
-        overwrite=options.overwrite,
-        say=_say,
-        progress=_progress(),
-    )
     report = learned.report
-    say(model_table(learned.model, _width()))
+    ground = isinstance(learned, Learned)
+    say(model_table(learned.model, _width()) if isinstance(learned, Learned) else "\n".join(learned.as_lines(_width())))
     say()
     _entry("method", f"{report['method']}: {report['chosen']}")
-    exact = _by_schemas if "predicates" in report else _damaged if "support" in report else _exact
-    show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
-    show(report)
+    if ground:
+        exact = _by_schemas if "predicates" in report else _noisy if "support" in report else _exact
+        show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
+        show(report)
+    else:
+        if report["method"] == "locm":
+            _locm(report)
+        _supported(report)
     _open(report)
-    _entry("model", f"{report['atoms']} atoms; {_right(report)}")
-    _unfinished(report, Path(options.out))
-    say(f"{report['seconds']:.1f} s; wrote {options.out}")
-    if not report["atoms"]:
-        more = "--seconds" if report.get("unfinished") else "or longer traces"
-        say(f"no atom was found, so the model accepts every trace: give more {more}", file=sys.stderr)
-    return 0
+    size = f"{report['atoms']} atoms" if ground else f"{report['predicates']} predicates"
+    _entry("model", f"{size}; {_right(report)}")
+
+
+def _nothing_learned(report: dict[str, Any], lifted: bool) -> None:
+    if report["predicates" if lifted else "atoms"]:
+        return
+    more = (
+        "--steps, --restarts or traces"
+        if lifted and report["method"] == "neural"
+        else "--seconds"
+        if report.get("unfinished")
+        else "or longer traces"
+    )
+    what = "no predicate was found" if lifted else "no atom was found, so the model accepts every trace"
+    say(f"{what}: give more {more}", file=sys.stderr)
 
 
 def _exact(report: dict[str, Any]) -> None:
@@ -241,7 +261,7 @@ def _hybrid(report: dict[str, Any]) -> None:
     _unseen(report)
 
 
-def _damaged(report: dict[str, Any]) -> None:
+def _noisy(report: dict[str, Any]) -> None:
     _entry(
         "features",
         f"{report['features']} alternating, from {report['windows']} windows that at least "
@@ -275,45 +295,6 @@ def _trained(report: dict[str, Any]) -> None:
             f"{pool['negatives_caught']:.4f} of the negatives"
             + ("" if report["pooled"] else ": the best single restart is used"),
         )
-
-
-def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
-    from statewise.strips import learn_schemas
-
-    lifted = learn_schemas(
-        given,
-        settings,
-        method=method,
-        noisy=options.noise == "auto",
-        seconds=options.seconds,
-        stop=stop,
-        folder=Path(options.out),
-        overwrite=options.overwrite,
-        say=_say,
-        progress=_progress(),
-    )
-    report = lifted.report
-    say("\n".join(lifted.as_lines(_width())))
-    say()
-    _entry("method", f"{report['method']}: {report['chosen']}")
-    if report["method"] == "locm":
-        _locm(report)
-    _supported(report)
-    _open(report)
-    _entry("model", f"{report['predicates']} predicates; {_right(report)}")
-    _unfinished(report, Path(options.out))
-    say(f"wrote {options.out}")
-    if not report["predicates"]:
-        trained = report["method"] == "neural"
-        more = (
-            "--steps, --restarts or traces"
-            if trained
-            else "--seconds"
-            if report.get("unfinished")
-            else "or longer traces"
-        )
-        say(f"no predicate was found: give more {more}", file=sys.stderr)
-    return 0
 
 
 def _right(report: dict[str, Any]) -> str:

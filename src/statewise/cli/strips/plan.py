@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, above
 from statewise.cli.strips.sources import CONSTANTS
@@ -90,18 +90,7 @@ def run(words: list[str]) -> int:
             options.mapping if options.mapping in ("auto", "meanings", "names") else _mapping(Path(options.mapping))
         )
         before: list[str] = []
-
-        def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
-            return plan(
-                model,
-                problem=problem,
-                mapping=mapping,
-                guards=guards,
-                without=without,
-                planner=options.planner,
-                timeout=timeout,
-            )
-
+        goal: dict[str, Any] = {"problem": problem, "mapping": mapping}
     else:
         examples, _ = (
             read_example(options.goal_after, options.ignore_states) if options.goal_after is not None else ([], "")
@@ -118,23 +107,15 @@ def run(words: list[str]) -> int:
         after = so_far if from_file else None
         if options.after and not from_file:
             after = [model.names[at] for at in parse_trace(model, options.after)]
-        goal = [atom.strip() for atom in options.goal.split(",") if atom.strip()] if options.goal is not None else None
-        if goal == []:
+        atoms = [atom.strip() for atom in options.goal.split(",") if atom.strip()] if options.goal is not None else None
+        if atoms == []:
             raise ValueError("--goal names no atom: give learned atoms, separated by commas")
         before = after or []
 
-        def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
-            return plan(
-                model,
-                goal=goal,
-                goal_after=example,
-                goal_possible=wanted,
-                after=after,
-                guards=guards,
-                without=without,
-                planner=options.planner,
-                timeout=timeout,
-            )
+        goal = {"goal": atoms, "goal_after": example, "goal_possible": wanted, "after": after}
+
+    def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
+        return plan(model, **goal, guards=guards, without=without, planner=options.planner, timeout=timeout)
 
     folder = Path(options.model)
     certain: list[bool] | None = None
