@@ -493,7 +493,7 @@ def test_a_ground_problem_from_a_trace(capsys, ferry, tmp_path):
 BAD_TRACES = {
     "schema": ("fly a b", "the model has no schema 'fly'"),
     "arity": ("sail l1", "has 1 argument, but 'sail' was learned with 2"),
-    "sort": ("sail l1 l2\n0,board l1 l2", "stands here where another sort does"),
+    "sort": ("sail l1 l2\n0,board l1 l2", "is of another sort here than elsewhere"),
     "rejected": ("sail l1 l2\n0,sail l1 l3", "rejects action 2, 'sail l1 l3', which requires at-ferry l1"),
     "markup": ("[red]<b>x</b>[/red] a", "the model has no schema '[red]<b>x</b>[/red]'"),
 }

@@ -152,7 +152,7 @@ def test_the_seed_is_all_that_chance_depends_on():
 def test_a_domain_can_run_out_of_traces():
     with pytest.raises(
         ValueError,
-        match=r"simple has not enough unique negative traces of at most 4 actions: 400 were "
+        match=r"simple does not have enough unique negative traces of at most 4 actions: 400 were "
         r"requested, \d+ were found",
     ):
         traces(domain("simple"), 500, 4, 1)
@@ -376,5 +376,5 @@ def test_walks_may_begin_in_the_initial_state():
 
 def test_a_dead_end_at_the_beginning_is_said():
     stuck = Domain("stuck", ActionModel.of(["p"], {"go": (["p"], [], [])}), (0,))
-    with pytest.raises(ValueError, match="stuck has not enough unique positive traces"):
+    with pytest.raises(ValueError, match="stuck does not have enough unique positive traces"):
         traces(stuck, 1, 3, 1, negatives=0.0, start="both")

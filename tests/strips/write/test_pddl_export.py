@@ -128,7 +128,7 @@ def test_a_signature_grounds_over_other_objects():
     [
         (["fly a b"], "the model has no schema 'fly'; it has board, debark, sail"),
         (["sail a"], "'sail a' has 1 argument, but 'sail' was learned with 2"),
-        (["sail a b", "board a b"], "the object 'a' stands here where another sort does"),
+        (["sail a b", "board a b"], "the object 'a' is of another sort here"),
         ([" "], "is no action"),
     ],
 )

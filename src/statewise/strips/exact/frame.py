@@ -19,12 +19,12 @@ from statewise.strips.model.traces import Traces
 from statewise.strips.verification.pruning import prune, undominated
 
 SECONDS = 60.0
-"""The default limit of time."""
+"""The default time limit in seconds."""
 GRACE = 2.0
-"""Seconds for a step that a model cannot do without, once the time is up."""
+"""Seconds for a step without which there is no model, once the time is up."""
 READING = "reading all traces"
 PRUNING = 30.0
-"""Seconds, at most, in which atoms that others imply are dropped."""
+"""The most seconds for dropping atoms that others imply."""
 
 
 T = TypeVar("T")
@@ -45,18 +45,18 @@ class Options(TypedDict, total=False):
 
 @dataclass
 class Clock:
-    """When to stop, and whether something was left undone."""
+    """When to stop, and what was not finished."""
 
     seconds: float
     stop: Callable[[], bool] = lambda: False
     begun: float = field(default_factory=time.monotonic)
     cut: list[str] = field(default_factory=list)
-    """What was left undone for lack of time, in words."""
+    """What was not finished for lack of time, in words."""
     too_many: list[str] = field(default_factory=list)
-    """What no time would have been enough for."""
+    """What could not be finished in any time, in words."""
 
     def left(self) -> float:
-        """Seconds until the limit; 0 once `stop` says so."""
+        """Seconds until the limit; 0 once `stop()` is true."""
         return 0.0 if self.stop() else max(0.0, self.begun + self.seconds - time.monotonic())
 
     def going_on(self) -> bool:
@@ -64,13 +64,14 @@ class Clock:
         return self.left() > 0
 
     def going_on_a_little(self) -> Callable[[], bool]:
-        """As `going_on`, but for `GRACE` seconds from now whether there is time left or not."""
+        """A function like `going_on` that is also true for the next `GRACE` seconds, whether there is time left or
+        not."""
         end = time.monotonic() + GRACE
         return lambda: time.monotonic() < end or self.going_on()
 
     def reading(self, rows: Sequence[T], share: float = 0.5) -> Iterator[T]:
-        """The traces in random order, as far as a share of the time left goes: a model of some of them is better than
-        none."""
+        """The traces in random order, as many as can be read in a share of the time left: a model of some of them is
+        better than none."""
         end = time.monotonic() + share * self.left()
         for row in random.Random(0).sample(rows, len(rows)):
             if time.monotonic() > end or self.stop():
@@ -95,7 +96,7 @@ class Work:
         return self._listed.copy() if READING in self.clock.cut else self._listed
 
     def ground(self, heads: Heads, facts: Mapping[str, Any], *, before: float = 0.0) -> Learned:
-        """The model of the heads, without those that others imply, which keeps the language; `facts` are more entries
+        """The model of the heads, without those that others imply, which keeps the language. `facts` are more entries
         of the report, `before` is the time of earlier work in seconds."""
         actions = self.traces.actions
         heads = heads.only(heads.unique())
@@ -119,7 +120,7 @@ class Work:
         return Learned(kept.model(actions), kept.theta()[None], report)
 
     def lifted(self, schemas: dict[str, Schema], facts: Mapping[str, Any]) -> LiftedModel:
-        """The schemas, with `facts` for the report; without `training_accuracy` among them it is counted."""
+        """The schemas, with `facts` for the report; `training_accuracy` is computed unless it is among them."""
         learned = LiftedModel(schemas, {})
         model = learned.ground(self.traces.actions)
         counted = (

@@ -1,10 +1,10 @@
 """Learns a ground action model exactly: by SAT over the seen windows, without training.
 
 1. The minimal seen windows are read off the valid traces (`windows`).
-2. All alternating features are listed (`features`); each negative that none of them catches gets the smallest feature
-   that does, of a wider kind if need be.
+2. All alternating features are listed (`features`); for each negative trace that none of them catches, the smallest
+   feature that does is added, of a wider kind if necessary.
 3. Each feature gets the preconditions that are worth their description (`preconditions`).
-4. Atoms that the others imply are dropped (`pooling.prune`), which keeps the language.
+4. Atoms that the others imply are dropped (`pruning.prune`), which keeps the language.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ class Contradiction(ValueError):
 def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
     """Learns an action model that accepts every valid trace and rejects every negative one.
 
-    Negative traces are not needed: without them preconditions follow from what never happened. What was left undone for
-    lack of time, the same call with the same `folder` continues, from the features found. Raises `Contradiction` if no
-    action model explains the traces, `FileExistsError` if the folder holds anything else, `ValueError` without
-    python-sat.
+    Negative traces are not needed: without them preconditions follow from what never happened. Raises `Contradiction`
+    if no action model explains the traces, and `ValueError` without python-sat.
     """
     work = Work("exact", traces, options)
     clock = work.clock
@@ -67,8 +65,8 @@ def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
 
 
 def required(windows: Windows, features: Sequence[Feature], clock: Clock) -> dict[Feature, int]:
-    """For each feature the actions that can require it. Without time left still for a little, so that what was found
-    gives a model."""
+    """For each feature the actions that can require it. Even without time left, some features are tested, so that there
+    is a model."""
     found: dict[Feature, int] = {}
     going_on = clock.going_on_a_little()
     for feature in features:
@@ -119,7 +117,7 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
         raise Contradiction(
             f"no model explains {counted(len(alone), 'negative trace')} of a single action ({_listed(alone)}): a first "
             "action cannot be rejected, since the initial state is unknown (Definition 1). Leave such traces out, "
-            "correct the labels, or take the traces for damaged with --noise auto"
+            "correct the labels, or learn with --noise auto"
         )
     labelled = list(zip(traces.rows, traces.labels))
     places = [place for place, (row, label) in enumerate(labelled) if label and row in unexplained]
@@ -136,16 +134,16 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
     raise Contradiction(
         f"the traces contradict each other: {count} negative {'traces end' if count > 1 else 'trace ends'} in an "
         f"action that the valid ones show to be valid ({_listed([traces.where(place) for place in places])}). "
-        f"For {traces.where(places[0])}: {why}. Correct the labels, or take the traces for damaged with --noise auto"
+        f"For {traces.where(places[0])}: {why}. Correct the labels, or learn with --noise auto"
     )
 
 
 def price(
     windows: Windows, negatives: Sequence[Trace], able: dict[Feature, int], clock: Clock, *, complete: bool
 ) -> dict[str, list[Feature]]:
-    """For each negative that no feature of `able` catches a smallest one that does, of the narrowest kind that has one;
-    adds them to `able`, with the actions that can require them. If all alternating features are known
-    (`complete`), none is searched for."""
+    """For each negative trace that no feature of `able` catches, a smallest feature that does, of the narrowest kind
+    that has one. Adds them to `able`, with the actions that can require them. Searches no alternating ones if all of
+    these are known (`complete`)."""
     found: dict[str, list[Feature]] = {kind: [] for kind in KINDS}
     pricers: dict[str, Pricer] = {}
     by_end: dict[int, list[Feature]] = {}

@@ -38,7 +38,7 @@ from statewise.strips.model.traces import Traces
 SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of traces that a window needs, to be tried in this order."""
 WORSE = 3
-"""So many worse models in a row, after the best one, end the trials."""
+"""The trials end after this many worse models in a row."""
 
 M = TypeVar("M")
 
@@ -53,20 +53,22 @@ class Fit(Generic[M]):
     offered: int
     """The number of alternating features or predicates that can be required."""
     cut: tuple[str, ...]
-    """What was left undone."""
+    """What was not finished."""
     accuracy: float
-    """Share of the traces classified correctly."""
+    """The share of the traces that the model classifies correctly."""
 
 
 def check_negatives(traces: Traces) -> None:
     """Raises `ValueError` if no trace is negative."""
     if not sum(traces.labels):
-        raise ValueError("without negative traces damage cannot be told from rare actions: give some, or no --noise")
+        raise ValueError(
+            "without negative traces, noise cannot be distinguished from rare actions: add some, or omit --noise"
+        )
 
 
 def best_fit(work: Work, what: str, fit: Callable[[int, float], Fit[M]]) -> tuple[Fit[M], dict[str, Any]]:
-    """The model of the best support, and for the report the support and the accuracy for each one tried. `fit` takes a
-    support and seconds; `what` is learned."""
+    """The model with the best support, and for the report this support and the accuracy with each one tried. `fit`
+    learns with a support in a number of seconds; `what` names what is learned in messages."""
     fits: list[Fit[M]] = []
     count, clock = len(work.traces), work.clock
     for place, support in enumerate(SUPPORTS):
@@ -86,7 +88,7 @@ def best_fit(work: Work, what: str, fit: Callable[[int, float], Fit[M]]) -> tupl
 
 
 def middle(fits: Sequence[Fit[M]], count: int) -> Fit[M]:
-    """Of the fits to `count` traces that explain most of them, up to one standard error fewer, the middle one."""
+    """The median of the fits to `count` traces that are within one standard error of the best."""
     best = max(each.accuracy for each in fits)
     error = (best * (1 - best) / count) ** 0.5
     good = [each for each in fits if each.accuracy >= best - error]
@@ -94,12 +96,10 @@ def middle(fits: Sequence[Fit[M]], count: int) -> Fit[M]:
 
 
 def learn_noisy(traces: Traces, **options: Unpack[Options]) -> Learned:
-    """Learns an action model that explains most of the traces; the others are taken for damaged.
+    """Learns an action model that explains most of the traces; the others are treated as noisy.
 
     `report["support"]` is the number of traces that a window needs, `report["accuracies"]` has the accuracy for each
-    number tried. What was left undone for lack of time, the same call with the same `folder` continues, from the
-    features found. Raises `FileExistsError` if the folder holds anything else,
-    `ValueError` without negative traces and without python-sat.
+    number tried. Raises `ValueError` without negative traces and without python-sat.
     """
     check_negatives(traces)
     work = Work("exact", traces, options)
@@ -109,8 +109,8 @@ def learn_noisy(traces: Traces, **options: Unpack[Options]) -> Learned:
 def fitted(
     work: Work, effects: Sequence[Feature] = (), facts: Mapping[str, Any] | None = None, *, before: float = 0.0
 ) -> Learned:
-    """The model of the best support. `effects` are further ones that atoms may have, alternating or not; `facts` and
-    `before` are as in `Work.ground`."""
+    """The model with the best support. `effects` are more effects that atoms may have, alternating or not; `facts` and
+    `before` are those of `Work.ground`."""
     traces, stop = work.traces, work.clock.stop
     holders, judge = holders_of(traces, work.clock.reading), Judge(traces)
 
@@ -135,11 +135,10 @@ def fitted(
 
 def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas that explain most of the traces, whose actions are written `schema object object`; the
-    other traces are taken for damaged.
+    other traces are treated as noisy.
 
-    `report["support"]`, `report["accuracies"]` and what an interrupted call leaves are as of `learn_noisy`. Raises
-    `ValueError` without negative traces, if a schema occurs with different numbers of arguments, and without
-    python-sat, `FileExistsError` if the folder holds anything else.
+    The report has `support` and `accuracies` as in `learn_noisy`. Raises `ValueError` without negative traces, if a
+    schema occurs with different numbers of arguments, and without python-sat.
     """
     check_negatives(traces)
     of_slots = [each for wanted in range(arity + 1) for each in signatures(traces.actions, wanted)]
@@ -176,7 +175,7 @@ def able_predicates(
     holders: Mapping[Signature, Holders], support: int, clock: Clock, listed: Listed
 ) -> tuple[list[Predicate], int]:
     """The alternating predicates of the windows that at least `support` traces imply, without mirror images, each with
-    all that can require it; and the number of these windows. What is found is added to `listed`."""
+    all slots that can require it; and the number of these windows. What is found is added to `listed`."""
     found: list[Predicate] = []
     little = clock.going_on_a_little()
     count = 0
@@ -193,8 +192,8 @@ def able_predicates(
 
 
 def with_preconditions(found: Sequence[Predicate], traces: Traces, clock: Clock, support: int) -> list[Predicate]:
-    """The predicates with the preconditions that are worth their description, of those that they can have; without
-    those that nothing requires."""
+    """The predicates with those of their possible preconditions that are worth their description; without predicates
+    that nothing requires."""
     required = [0] * len(found)
     for literals, occasions in schema_occasions(found, traces, clock.going_on_a_little()):
         chosen = preconditions(

@@ -15,11 +15,11 @@ EVIDENCE = 4.0
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a pool chooses from: heads, or groups of heads that are chosen together (those of a lifted predicate)."""
+    """Heads to choose from, alone or in groups that are chosen together: the ground heads of a lifted predicate."""
 
     heads: Heads
     group: np.ndarray
-    """[H] the candidate of each head: from 0, sorted, without gaps."""
+    """[H] the number of the candidate that each head belongs to: from 0, sorted, without gaps."""
     size: np.ndarray
     """[G] the number of nonzero weights of each candidate."""
     places: np.ndarray
@@ -48,7 +48,7 @@ class Candidates:
         return self._any(found.alarms), self._any(found.catches)
 
     def rejects(self, judge: Judge) -> np.ndarray:
-        """[G] the share of all actions, over the valid prefixes, that each candidate would reject; for a group, the sum
+        """[G] the share of all actions, over the valid prefixes, that each candidate would reject; for a group the sum
         over its heads, which rarely overlap."""
         at_risk = judge.verdicts(self.heads).at_risk / max(1, judge.valid)
         return np.bincount(self.group, at_risk * self.heads.pre.mean(1), minlength=len(self))
@@ -62,8 +62,8 @@ class Candidates:
 def sound(candidates: Candidates, judge: Judge, noise: float = 0.0) -> np.ndarray:
     """Places of the candidates that reject no valid action and catch a negative.
 
-    With a share `noise` of noisy traces a real head raises alarms on some of them: allowed are alarms on up to twice
-    that share of the traces where the head raises one or catches, or on one trace.
+    If a share `noise` of the traces is noisy, a real head raises alarms on some of them: it may do so on up to twice
+    that share of the traces on which it raises an alarm or catches, or on one trace.
     """
     by_trace = candidates.verdicts(judge)
     alarms, catches = (each.sum(1) for each in by_trace)
@@ -72,7 +72,7 @@ def sound(candidates: Candidates, judge: Judge, noise: float = 0.0) -> np.ndarra
 
 
 def evidence(candidates: Candidates, judge: Judge) -> np.ndarray:
-    """[G] the evidence of the valid actions for each sound candidate, in units of its description length."""
+    """[G] the evidence that the valid actions give for each sound candidate, in units of its description length."""
     from scipy.special import gammaln
 
     size, places = candidates.size, candidates.places
@@ -82,8 +82,9 @@ def evidence(candidates: Candidates, judge: Judge) -> np.ndarray:
 
 
 def smallest_cover(catches: np.ndarray, worth: np.ndarray, seconds: float = 20.0) -> tuple[np.ndarray, bool]:
-    """Places of the fewest rows [H, N] that cover every column, ties to the greatest sum of worth; and whether both are
-    proven. If time runs out, they are not: the cover is then the best that the solver or a greedy search found."""
+    """Places of the fewest rows [H, N] that cover every column, of equally few those with the greatest sum of worth;
+    and whether both are proven. They are not if time runs out: the cover is then the best that the solver or a greedy
+    search found."""
     end = time.monotonic() + seconds
     worth = worth / max(1e-9, float(worth.max()))
     needs = np.unique(catches.T, axis=0).astype(float)
@@ -99,8 +100,8 @@ def smallest_cover(catches: np.ndarray, worth: np.ndarray, seconds: float = 20.0
 def _solve(
     cost: np.ndarray, needs: np.ndarray, seconds: float, count: int | None = None
 ) -> tuple[np.ndarray | None, bool]:
-    """Places of the cover of least cost, of `count` rows if given, and whether that is proven; if not, it may be any
-    cover, or None."""
+    """Places of the cheapest cover, of `count` rows if given, and whether that is proven. If not, it may be any cover,
+    or None."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     constraints = [LinearConstraint(needs, 1, np.inf)]
@@ -117,7 +118,8 @@ def _solve(
 
 
 def _greedy_cover(catches: np.ndarray, worth: np.ndarray) -> np.ndarray:
-    """Places of rows that cover every column: always the row that covers most open ones; ties by worth, at most 1."""
+    """Places of rows that cover every column. Each is the one that covers most of the columns left; `worth`, at most 1,
+    decides between equals."""
     left, places = np.ones(catches.shape[1], dtype=bool), []
     while left.any():
         places.append(int(np.argmax(catches[:, left].sum(1) + 0.5 * worth)))

@@ -36,11 +36,11 @@ class Head:
 
     @property
     def idle(self) -> bool:
-        """Whether the head can reject nothing, because no action deletes or no action requires its atom."""
+        """Whether the head can reject nothing, because no action deletes its atom or none requires it."""
         return not (self.pre and self.delete)
 
     def covers(self, other: Head) -> bool:
-        """Whether its columns imply that it rejects all that `other` rejects. Sufficient, not necessary."""
+        """Whether its columns imply that it rejects everything that `other` rejects: sufficient, not necessary."""
         return not (other.pre & ~self.pre or other.delete & ~self.delete or self.add & ~other.add)
 
 
@@ -55,7 +55,7 @@ def heads(model: ActionModel) -> list[Head]:
 
 
 def uncovered(wanted: Iterable[Head], given: Sequence[Head]) -> list[Head]:
-    """The heads of `wanted` that are neither idle nor covered by one of `given`: these need a search."""
+    """The heads of `wanted` that are neither idle nor covered by one of `given`: only these need a search."""
     same = {(head.pre, head.add, head.delete) for head in given}
     return [
         head
@@ -159,7 +159,7 @@ class Judge:
         self._going = [int((lengths > at).sum()) for at in range(numbers.shape[1])]
 
     def verdicts(self, heads: Heads) -> Verdicts:
-        """Each head's verdicts, in the order of the traces. Rejected actions have their effects, too."""
+        """Verdicts of each head, in the order of the traces. Rejected actions have their effects, too."""
         count, width = len(self._order), len(heads)
         pre, changed = heads.pre.T.copy(), (heads.add | heads.delete).T.copy()  # [A, H]
         delete = heads.delete.T.copy()

@@ -22,7 +22,7 @@ class LiftedModel:
         return ground(self.schemas, actions)
 
     def as_lines(self, width: int = PAGE) -> list[str]:
-        """The schemas as text of this width."""
+        """The schemas as lines of at most `width` characters, where names allow it."""
         return schema_lines(self.schemas, width)
 
 

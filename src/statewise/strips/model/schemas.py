@@ -1,4 +1,5 @@
-"""Lifted action models: schemas whose literals refer to the action's arguments by position, and their grounding."""
+"""Lifted action models: schemas whose literals refer to the arguments of the action by position, and their
+grounding."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from statewise.runtime.messages import counted
 from statewise.strips.model.model import ActionModel
 
 PAGE = 100
-"""Width of text in characters, unless another is asked for."""
+"""Default width of text in characters."""
 
 Literal = tuple[str, tuple[int, ...]]
 """A predicate, and the action's argument (from 0) at each of its places."""
@@ -27,7 +28,7 @@ class Schema:
 
 
 def schema_lines(schemas: Mapping[str, Schema], width: int = PAGE) -> list[str]:
-    """Schemas as text of this width, with arguments `x1 x2 ...`."""
+    """Schemas as lines of at most `width` characters, where names allow it, with arguments `x1 x2 ...`."""
     lines = []
     for name, schema in schemas.items():
         parts = [
@@ -47,8 +48,8 @@ def arguments(action: str) -> tuple[str, tuple[str, ...]]:
 def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel:
     """The action model over the ground `actions`, each named `schema object object`.
 
-    Atoms are in order of first occurrence. An action whose schema is not in `schemas` requires and changes nothing:
-    nothing was learned about it, so it is never rejected. Raises `ValueError` if a schema uses an argument that an
+    Atoms are in order of first occurrence. An action of an unknown schema requires and changes nothing, so it is never
+    rejected: nothing was learned about it. Raises `ValueError` if a schema uses an argument that an
     action does not have.
     """
     nothing = Schema(frozenset(), frozenset(), frozenset())
@@ -74,8 +75,8 @@ def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel
 
 
 def wrapped(before: str, names: Sequence[str], width: int, indent: int = 0) -> list[str]:
-    """`before` and the names, separated by commas, as lines of at most `width` characters if no name is longer; all but
-    the first are indented."""
+    """`before` and the names, separated by commas, as lines of at most `width` characters if no name is longer. Lines
+    break only between names, though names hold spaces; all lines but the first are indented."""
     blank = "\N{NO-BREAK SPACE}"
     text = before.replace(" ", blank) + ", ".join(name.replace(" ", blank) for name in names)
     lines = textwrap.wrap(
@@ -89,7 +90,7 @@ def wrapped(before: str, names: Sequence[str], width: int, indent: int = 0) -> l
 
 
 def literal_lines(name: str, parts: Sequence[tuple[str, Sequence[str]]], width: int) -> list[str]:
-    """An action's name, and below it a line each for what it requires, adds and deletes."""
+    """The name of an action, and below it a line each for what it requires, adds and deletes."""
     return [
         name,
         *(

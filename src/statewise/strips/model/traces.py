@@ -23,9 +23,9 @@ class Traces:
     lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """The line of its file at which each trace begins; empty if they were not read from a file."""
     files: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """The name of its file, of traces that were read from a folder."""
+    """The name of the file of each trace, if they were read from a folder; otherwise empty."""
     unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """What the file holds besides, such as `the column 'note'`."""
+    """What else the file holds, such as `the column 'note'`."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -46,7 +46,7 @@ class Traces:
         return hashlib.sha256(json.dumps([self.actions, self.rows, self.labels]).encode()).hexdigest()
 
     def where(self, place: int) -> str:
-        """How messages call a trace: by its file, its line, or its number from 1."""
+        """The name of a trace in messages: its file, its line, or its number from 1."""
         if self.files:
             return self.files[place]
         return f"line {self.lines[place]}" if self.lines else f"trace {place + 1}"
@@ -66,7 +66,7 @@ class Traces:
         return Traces(self.actions, rows, labels, *self._origins(kept))
 
     def _origins(self, kept: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Lines and files of some traces."""
+        """Lines and files of the traces at `kept`."""
         lines = tuple(self.lines[at] for at in kept) if self.lines else ()
         return lines, tuple(self.files[at] for at in kept) if self.files else ()
 
@@ -82,7 +82,7 @@ class Traces:
         return Traces(tuple(actions), rows, self.labels, self.lines, self.files)
 
     def valid_only(self) -> Traces:
-        """The valid actions alone, all labelled 0; a trace that has none is left out."""
+        """Only the valid actions, all labelled 0; a trace without valid actions is left out."""
         kept = [
             (row[: len(row) - label], place)
             for place, (row, label) in enumerate(zip(self.rows, self.labels))

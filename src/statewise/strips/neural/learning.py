@@ -30,13 +30,13 @@ class _Work:
     judge: Judge
     results: list[Attempt]
     theta: np.ndarray
-    """[R, L, A, 3] of all restarts; of finished ones the final theta."""
+    """[R, L, A, 3] of all restarts; final for the finished ones."""
     seconds: float = 0.0
     log: list[dict[str, Any]] = field(default_factory=list)
 
 
 def auto_atoms(actions: int) -> int:
-    """The number of heads per restart when the number of atoms is unknown: known planning domains have fewer atoms than
+    """The number of heads per restart if the number of atoms is unknown: known planning domains have fewer atoms than
     twice their actions, and spare heads help a restart to solve its traces. Pooling and pruning remove the rest."""
     return max(6, 2 * actions)
 
@@ -91,7 +91,7 @@ def learn_neural(
             work.seconds = time.monotonic() - began
             if folder is not None:
                 _save_checkpoint(work, group, folder, facts)
-            _check(work, group)  # after the checkpoint, which continues as if nothing had been looked at
+            _check(work, group)  # after the checkpoint, since the check may end restarts
             break
         group.step()
         if group.steps % settings.check_every == 0 or group.steps == settings.steps:
@@ -108,7 +108,7 @@ def learn_neural(
 
 
 def _check(work: _Work, group: Any) -> None:
-    """Judges the binary models of the active restarts, and stops those that are done."""
+    """Judges the binary models of the active restarts, and stops the finished ones."""
     settings, judge = work.settings, work.judge
     theta = group.binary()
     count, width = theta.shape[:2]

@@ -1,9 +1,10 @@
 """Lifted learning: ground actions of a schema share weights, so schemas learned on small instances hold for any size.
 
 A predicate of arity k has a ground head for each k different objects. For the action `schema x1 .. xn` a head reads the
-weights of (predicate, schema, positions), where the objects at those positions are the head's own; it ignores actions
-that do not mention all of its objects. So a predicate has as many weights as there are ways to place its arguments
-among those of each schema, for any number of objects, and the learned schemas can be grounded over other objects.
+weights of (predicate, schema, positions), where the objects at these positions are those of the head; it ignores
+actions that do not mention all of its objects. So a predicate has as many weights as there are ways to place its
+arguments among those of each schema, for any number of objects, and the learned schemas can be grounded over other
+objects.
 
 Objects have sorts, inferred from the traces: objects at the same argument of the same schema have the same sort.
 """
@@ -27,7 +28,7 @@ from statewise.strips.neural.settings import Attempt, Settings
 from statewise.strips.verification.pruning import prune
 
 COPIES = {0: 2, 1: 4, 2: 2}
-"""Predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
+"""The number of predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class Predicate:
     sorts: tuple[int, ...]
     """Sort of each argument."""
     uses: tuple[tuple[str, tuple[int, ...]], ...]
-    """One per weight: a schema, and the position of each argument in it."""
+    """The meaning of each weight: a schema, and the position of each argument in it."""
 
 
 class Space:
     """The predicates in training, and which weights their ground heads over the traces' objects read.
 
-    `places` [L, A] are indices into the concatenated weights of all predicates; the last index means none.
+    `places` [L, A] are indices into the concatenated weights of all predicates; the last index stands for no weight.
     """
 
     def __init__(self, actions: Sequence[str], copies: dict[int, int]) -> None:
@@ -70,8 +71,8 @@ class Space:
         self.first = np.cumsum([0, *(len(predicate.uses) for predicate in self.predicates)])
         """Index of the first weight of each predicate, then the number of weights."""
         self.again: list[tuple[int, int, int]] = []
-        """Head, action and weight wherever a head reads an action in a second way: `drive t a a` as leaving `a` and as
-        arriving there. Training uses the first way alone; heads are judged by all."""
+        """Head, action and weight wherever a head can read an action in a second way: `drive t a a` as leaving `a` and
+        as arriving there. Training uses only the first way; heads are judged by all."""
         rows: list[list[int]] = []
         owner = []
         for number, predicate in enumerate(self.predicates):
@@ -93,7 +94,7 @@ class Space:
         ]
 
     def candidates(self, weights: Sequence[tuple[int, np.ndarray]]) -> Candidates:
-        """Predicates, each given as its number and binary weights [uses, 3], with their ground heads."""
+        """Predicates, given by their numbers and binary weights [uses, 3], as candidates with their ground heads."""
         theta, group, size = [], [], []
         for place, (number, on) in enumerate(weights):
             mine = np.flatnonzero(self.owner == number)

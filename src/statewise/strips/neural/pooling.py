@@ -1,6 +1,6 @@
 """Pools the heads of many restarts into one action model.
 
-A model accepts a trace iff all of its heads do, so heads of different restarts can be combined. The pool takes heads
+A model accepts a trace iff all of its heads do, so heads of different restarts can be combined. The pool chooses heads
 that are sound and that the traces support: a head that would reject a share f of all actions, and rejects none of V
 valid ones, does so by chance with probability (1 - f)^V. If this evidence, -V log(1 - f), is several times the head's
 description length (the logarithm of the number of heads of its size), its atom is real; otherwise the head may fit the
@@ -24,9 +24,9 @@ class Pool:
     """The chosen candidates."""
 
     chosen: np.ndarray
-    """Their places among the candidates."""
+    """Places of the chosen candidates among all."""
     heads: Heads
-    """Their heads."""
+    """The heads of the chosen candidates."""
     sound: int
     """Number of candidates that reject no valid action (beyond the noise allowed) and catch a negative."""
     supported: int
@@ -34,14 +34,14 @@ class Pool:
     caught: float
     """Share of the negatives that the chosen candidates catch."""
     accuracy: float
-    """Share of the traces whose every prefix they classify correctly."""
+    """Share of the traces whose every prefix the chosen candidates classify correctly."""
     proven: bool
-    """Whether those beyond the supported ones are proven to be as few as possible; False if time ran out."""
+    """Whether it is proven that no fewer candidates beside the supported ones are enough; False if time ran out."""
 
 
 def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold: float = EVIDENCE) -> Pool:
     """Chooses all sound candidates that the traces support, and the smallest set of other sound ones that catches the
-    remaining negatives (a set cover; ties go to those with more evidence)."""
+    remaining negative traces (a set cover; among equally small ones that with the most evidence)."""
     places = sound(candidates, judge, noise)
     able = candidates.only(places)
     worth = evidence(able, judge)

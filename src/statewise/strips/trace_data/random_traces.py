@@ -9,7 +9,7 @@ from statewise.strips.model.traces import Trace, Traces
 from statewise.strips.trace_data.domains import Domain
 
 PATIENCE = 20_000
-"""After this many draws in a row without a new trace, few or none are left."""
+"""After this many draws in a row without a new trace there are few or none left."""
 
 
 def traces(
@@ -25,13 +25,13 @@ def traces(
 ) -> Traces:
     """Unique random traces (section *Data generation* of the paper).
 
-    With `start` `random`, as in the paper, walks begin in four states drawn from those reachable: the split `train`
-    uses two, `test` the other two, and `all` all four. A domain with two or three states has fewer for each split, and
-    of one with a single state all walks begin there. With `init` walks of every split begin in the domain's own initial
-    state, with `both` each walk in either. Lengths are uniform from 1 to `max_length`, for negatives from 2. A share
-    `negatives` ends in one action that Definition 1 rejects, drawn from all that it rejects there; an action that is
-    merely inapplicable in the walk's current state does not make a negative. Traces in `without` are excluded. Raises
-    `ValueError` if the domain does not have enough.
+    With `start` `random`, as in the paper, walks begin in four states drawn from the reachable ones: the split `train`
+    uses two, `test` the other two, and `all` all four. In a domain with two or three states each split has fewer, and
+    with a single state all walks begin there. With `init` walks of every split begin in the initial state of the
+    domain, with `both` each walk begins in either. Lengths are uniform from 1 to `max_length`, for negatives from 2. A
+    share `negatives` ends in one action that Definition 1 rejects, drawn from all that it rejects there; an action that
+    is merely inapplicable in the current state of the walk does not make a negative. Traces in `without` are excluded.
+    Raises `ValueError` if the domain does not have enough traces.
     """
     if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
         raise ValueError(
@@ -61,7 +61,7 @@ def traces(
                 if idle == PATIENCE:
                     kind = "negative" if label else "positive"
                     raise ValueError(
-                        f"{domain.name} has not enough unique {kind} traces of at most {max_length} actions: "
+                        f"{domain.name} does not have enough unique {kind} traces of at most {max_length} actions: "
                         f"{count} were requested, {found} were found. Request fewer, or longer ones."
                     )
                 continue
@@ -85,21 +85,21 @@ STARTS = ("init", "random", "both")
 
 
 def begin_states(domain: Domain, split: str) -> list[Atoms]:
-    """The states drawn at random in which walks of a split begin: of the four, or of all if there are fewer."""
+    """The states drawn at random in which walks of a split begin: some of four, or of all if there are fewer."""
     four = domain.some_states(4)
     middle = -(-len(four) // 2)
     return {"train": four[:middle], "test": four[middle:] or four, "all": four}[split]
 
 
 class _Walker:
-    """Random walks; caches the applicable actions of each state."""
+    """Draws random walks; caches the applicable actions of each state."""
 
     def __init__(self, model: ActionModel, rng: np.random.Generator) -> None:
         self.model, self.rng = model, rng
         self.applicable: dict[Atoms, list[int]] = {}
 
     def walk(self, state: Atoms, length: int, label: int) -> Trace | None:
-        """`length` actions; None at a dead end, or if Definition 1 rejects no action."""
+        """A trace of `length` actions; None at a dead end, or if Definition 1 rejects no action."""
         model, known_false, trace = self.model, 0, []
         for _ in range(length - label):
             possible = self.applicable.get(state)
@@ -129,7 +129,7 @@ def with_noise(clean: Traces, share: float, kind: str, seed: int) -> Traces:
     if not 0 <= share <= 1:
         raise ValueError(f"the noise must be a share from 0 to 1, not {share}")
     if kind == "actions" and len(clean.actions) < 2:
-        raise ValueError("there is only one action: it cannot be replaced by another")
+        raise ValueError("there is only one action, which cannot be replaced by another")
     rng = np.random.default_rng(seed)
     rows, labels = list(clean.rows), list(clean.labels)
     for place in rng.choice(len(rows), round(share * len(rows)), replace=False):

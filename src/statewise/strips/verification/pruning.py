@@ -14,14 +14,13 @@ from statewise.strips.verification.containment import implied
 
 
 def undominated(heads: Heads, going_on: Callable[[], bool] = lambda: True) -> np.ndarray:
-    """Places of the heads that no other head dominates; once `going_on()` says no, also those not yet tested.
+    """Places of the heads that no other head dominates, and once `going_on()` is false of those not yet tested.
 
-    If one head requires and deletes all that another does, and adds nothing that the other does not, it rejects all
-    that the other rejects: after the other's delete no action can have made its own atom true again. Dropping dominated
-    heads keeps the language.
+    A head dominates another if it requires and deletes everything that the other does, and adds nothing that the other
+    does not: then it rejects everything that the other rejects. Dropping dominated heads keeps the language.
     """
     alive = np.ones(len(heads), dtype=bool)
-    for place in np.argsort(heads.size(), kind="stable"):  # of two equal ones drops the first
+    for place in np.argsort(heads.size(), kind="stable"):  # drops the first of two equal ones
         if not going_on():
             break
         covers = (
@@ -39,8 +38,9 @@ def undominated(heads: Heads, going_on: Callable[[], bool] = lambda: True) -> np
 def prune(
     candidates: Candidates, actions: Sequence[str], seconds: float = 30.0, *, stop: Callable[[], bool] = lambda: False
 ) -> np.ndarray:
-    """Places of the candidates that remain after dropping those that the rest implies (exact containment), which keeps
-    the language. Tests the largest first, and keeps what is undecided within the time limit, or once `stop()` is true.
+    """Places of the candidates that remain after dropping those that the others imply (exact containment), which keeps
+    the language. Tests the largest ones first. Keeps candidates that are undecided within the time limit, or once
+    `stop()` is true.
     """
     model = candidates.heads.model(actions)
     members = [0] * len(candidates)
