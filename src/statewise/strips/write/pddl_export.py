@@ -1,17 +1,17 @@
-"""Writes learned schemas as a lifted PDDL domain, and a trace as a problem. Needs the extra `planning`.
+"""Writes learned models as PDDL, ground or as a lifted domain, and a trace as a problem. Needs the extra `planning`.
 
-Types are the sorts of arguments (`signatures`). A learner without negative preconditions learns *the hand is full*
-beside *the hand is empty*: two predicates whose effects are each other's opposite are complements, and one is written
-as the negation of the other. Predicates with equal effects are written as one.
+Types are the sorts of arguments (`signatures`). A learner without negative preconditions learns *the hand is full* in
+addition to *the hand is empty*: two predicates with opposite effects are complements, and one is written as the
+negation of the other. Predicates with equal effects are written as one.
 
-A trace does not show its initial state. The problem's initial atoms are those that the trace requires before anything
-affects them, and by assumption those that its first effect deletes (`evidence`); the file says which are known, which
-are assumed, and which are neither. These are taken to be false, so a plan cannot rely on them. But that an unknown atom
-is false is not safe to assume if its negation is a precondition. So if the trace leaves atoms unknown, complements are
-written as one predicate only if the traces show which one is exclusive: of atoms that differ in one argument, never two
-are true. A car is at one port, and not at all others; where nothing is known, it is not there.
+A trace does not show its initial state. The initial atoms of the problem are those that the trace requires before
+anything affects them, and by assumption those that their first effect deletes (`evidence`); the file says which atoms
+are known, which are assumed, and which are neither. The latter are assumed to be false, so a plan cannot rely on them.
+But this assumption is not safe if the negation of the atom is a precondition. So if the trace leaves atoms unknown,
+complements are written as one predicate only if the traces show which one is exclusive: two atoms that differ in one
+argument are never both true. A car is at one port, and not at all others; where nothing is known, it is not there.
 
-For planners without negative preconditions a predicate `not-p` can be written beside each p whose negation is required:
+For planners without negative preconditions a predicate `not-p` can be written for each p whose negation is required:
 every effect on p has the opposite effect on it, and it is initially true where p is not (Gazen and Knoblock, *Combining
 the expressivity of UCPOP with the efficiency of Graphplan*, 1997). Arguments that must differ are then an ordinary
 predicate, too.
@@ -30,24 +30,24 @@ from statewise.runtime.durable import write_atomically
 from statewise.strips.model.model import ActionModel, Atoms, bits
 from statewise.strips.model.schemas import Literal, Schema, arguments, ground
 from statewise.strips.model.signatures import Signature, signature
-from statewise.strips.pddl.pddl import Problem, quiet_environment, safe_name, write_pddl
+from statewise.strips.pddl.pddl import Problem, quiet_environment, safe_names, write_pddl
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.verification.evidence import accepted, evidence_of
 from statewise.strips.verification.mapping import CLEAR, match_atoms, renamed
 
 MOST_OTHERS = 100
-"""More traces do not tell complements apart any better."""
+"""The most further traces that are read: more do not show better which complement is exclusive."""
 
 
 @dataclass(frozen=True)
 class Folded:
-    """A predicate that is written by means of another."""
+    """A predicate that is written as another one, or as its negation."""
 
     into: str
     places: tuple[int, ...]
-    """The argument at each place of the other one."""
+    """The argument at each place of the other predicate."""
     same: bool
-    """Whether it is the same as the other one, or its complement."""
+    """Whether it is the same as the other predicate; otherwise it is its complement."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class Exported:
     """What was written."""
 
     predicates: tuple[str, ...]
-    """Those of the file, by their names there."""
+    """The names of the predicates in the file."""
     folded: Mapping[str, str]
-    """For each learned predicate that is not in the file the condition that stands for it."""
+    """The condition that replaces each learned predicate that is not in the file."""
     schemas: int
     known: tuple[str, ...] = ()
     """Initial literals that the trace requires."""
     assumed: tuple[str, ...] = ()
-    """Initial literals that follow from the first effect of the trace, if that changed the atom."""
+    """Initial literals that follow from the first effect on their atoms, if that changed them."""
     unknown: tuple[str, ...] = ()
-    """Atoms of which the trace shows nothing at its beginning: taken to be false."""
+    """Atoms about which the trace shows nothing at its beginning: assumed to be false."""
 
 
 def export_lifted(
@@ -81,11 +81,11 @@ def export_lifted(
 ) -> Exported:
     """Writes a typed domain, and with a valid `trace`, over any objects, a problem to `problem_path`.
 
-    `actions` are the ground actions of training, `others` more valid traces that help to tell complements apart,
-    `reference` is a model over the same actions after whose atoms predicates are named where they match, `source` what
-    the problem's comment calls the trace. With `positive_preconditions` no condition is negated and no objects are
-    compared, in the domain and in the goal. Raises `ValueError` if a
-    trace does not fit the schemas, or the first is rejected by them, and without the extra.
+    `actions` are the ground actions of training; `others` are more valid traces, which help to find exclusive
+    complements; `reference` is a model over the same actions whose atoms give names to matching predicates; `source` is
+    the name of the trace in the comment of the problem. With `positive_preconditions` no condition is negated and no
+    objects are compared, in the domain and in the goal. Raises `ValueError` if a trace does not fit the schemas, if
+    they reject `trace`, and without the extra.
     """
     quiet_environment()  # raises if the extra is missing
     known = signature(schemas, actions)
@@ -117,7 +117,7 @@ def export_lifted(
 
 
 def _matched_names(schemas: Mapping[str, Schema], reference: ActionModel) -> dict[str, str]:
-    """For each predicate the name that most of its ground atoms have in the reference, if they match it clearly."""
+    """For each predicate the name that most of its clearly matching ground atoms have in the reference."""
     match = match_atoms(ground(schemas, reference.names), reference)
     votes: dict[str, Counter[str]] = {}
     for mine, theirs in match.as_names(CLEAR).items():
@@ -131,8 +131,8 @@ def complements(
     share: Mapping[str, float] | None = None,
     exclusive: Collection[str] = (),
 ) -> dict[str, Folded]:
-    """For each predicate that another one can stand for, that one. Of complements an exclusive one is kept, or that
-    with the smaller share of time, or with more preconditions."""
+    """For each predicate that another one can replace, that other one. An exclusive one of two complements is kept, or
+    the one that is true for a smaller share of time, or that more preconditions use."""
     uses = {name: (set[tuple[str, Literal]](), set[tuple[str, Literal]](), 0) for name in known.predicates}
     for name, schema in schemas.items():
         for predicate, (add, delete, count) in uses.items():
@@ -140,7 +140,7 @@ def complements(
             delete |= {(name, literal) for literal in schema.delete if literal[0] == predicate}
             uses[predicate] = add, delete, count + sum(literal[0] == predicate for literal in schema.pre)
     share = share or {}
-    # stable: of two equal ones the first
+    # stable: the first of two equal ones is kept
     order = sorted(uses, key=lambda name: (name not in exclusive, share.get(name, 1), -uses[name][2]))
     folds: dict[str, Folded] = {}
     for kept, other in combinations(order, 2):
@@ -164,7 +164,7 @@ def complements(
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a trace shows of the atoms that are written."""
+    """What a trace shows about the atoms that are written."""
 
     objects: Mapping[str, int]
     known: tuple[tuple[str, bool], ...]
@@ -172,10 +172,10 @@ class _Seen:
     unknown: tuple[str, ...]
     goal: tuple[tuple[str, bool], ...]
     contradicted: frozenset[str]
-    """Folded predicates of which the trace requires an atom to be true and false at once: they are no complements."""
+    """Folded predicates that are not complements: the trace requires an atom to be true and false at once."""
 
     def undecided(self, folds: Mapping[str, Folded], exclusive: Collection[str]) -> frozenset[str]:
-        """Folded complements of predicates with unknown atoms of which nothing shows that most are false."""
+        """Folded complements of predicates with unknown atoms, unless traces show that most atoms are false."""
         unknown = {arguments(atom)[0] for atom in self.unknown}
         return frozenset(
             name for name, fold in folds.items() if not fold.same and fold.into in unknown - set(exclusive)
@@ -208,7 +208,7 @@ def _seen(model: ActionModel, numbers: Sequence[int], objects: Mapping[str, int]
 
 
 class _Shown:
-    """How often the atoms that the traces show are true, by predicate."""
+    """How often the atoms of each predicate are true in the traces."""
 
     def __init__(self, schemas: Mapping[str, Schema], traces: Sequence[Sequence[str]]) -> None:
         model = ground(schemas, list(dict.fromkeys(name for trace in traces for name in trace)))
@@ -233,13 +233,13 @@ class _Shown:
                     most = together.setdefault((name, place), [0, 0])
                     most[value] = max(most[value], count)
         self.share = {name: true_times[name] / count for name, count in times.items()}
-        """The share of the time during which a predicate's atoms are true."""
+        """The share of the time during which the atoms of each predicate are true."""
         self.exclusive = {name for (name, _), (false, true) in together.items() if true == 1 and false > 1}
-        """Predicates with an argument in which never two true atoms differ, though two false ones do."""
+        """Predicates with an argument in which two true atoms never differ, though two false ones do."""
 
 
 def _folded(atom: str, folds: Mapping[str, Folded]) -> tuple[str, bool]:
-    """The atom that stands for an atom, and whether it is the same or the complement."""
+    """The atom that is written for an atom, and whether it is the same or the complement."""
     predicate, objects = arguments(atom)
     fold = folds.get(predicate)
     if fold is None:
@@ -260,30 +260,30 @@ class _Spelling:
 
         def safe(originals: Iterable[str], shown: Mapping[str, str] | None = None) -> dict[str, str]:
             each = list(originals)
-            return dict(zip(each, safe_name([(shown or {}).get(name, name) for name in each], taken)))
+            return dict(zip(each, safe_names([(shown or {}).get(name, name) for name in each], taken)))
 
-        # one after the other: actions of plans keep their names, and predicates make way
+        # in this order, so that actions in plans keep their names, and predicates are renamed
         self.objects = safe(objects)
         safe(name for name in known.objects if name not in objects)
         self.schemas = safe(known.parameters)
         self.predicates = safe(kept, names)
-        self.types = dict(zip(sorts, safe_name([_type_name(sort, known.objects) for sort in sorts], taken)))
+        self.types = dict(zip(sorts, safe_names([_type_name(sort, known.objects) for sort in sorts], taken)))
         self.taken = taken
         self.negations: dict[str, str] = {}
-        """For each predicate whose negation is written as a predicate the name of that one."""
+        """The name of the negation of each predicate whose negation is written as a predicate."""
         self.unequal: str | None = None
-        """The predicate of two different objects; None: objects are compared by `=`."""
+        """The name of the predicate of two different objects; None: objects are compared by `=`."""
         self.cases: dict[str, dict[tuple[int, ...], str]] = {}
-        """For each schema that is written as several actions, their names by which arguments are the same object."""
+        """The names of the actions into which a schema is split, by which arguments are the same object."""
 
     def without_negations(self, schemas: Mapping[str, Schema], seen: _Seen | None) -> None:
-        """Gives names to all that stands for negated conditions."""
+        """Names the predicates and actions that replace negated conditions."""
         required = (self._written(literal, True) for schema in schemas.values() for literal in schema.pre)
         negated = {predicate for predicate, _, value in required if not value}
         negated |= {arguments(atom)[0] for atom, value in (seen.goal if seen is not None else ()) if not value}
         order = [name for name in self.predicates if name in negated]
-        self.negations = dict(zip(order, safe_name([f"not-{self.predicates[name]}" for name in order], self.taken)))
-        [self.unequal] = safe_name(["not-equal"], self.taken)
+        self.negations = dict(zip(order, safe_names([f"not-{self.predicates[name]}" for name in order], self.taken)))
+        [self.unequal] = safe_names(["not-equal"], self.taken)
         for name, schema in schemas.items():
             if name not in self.known.parameters:
                 continue
@@ -300,7 +300,7 @@ class _Spelling:
                 for one in added
                 for other in deleted
             ):
-                more = safe_name([f"{self.schemas[name]}-{number}" for number in range(2, len(ways) + 1)], self.taken)
+                more = safe_names([f"{self.schemas[name]}-{number}" for number in range(2, len(ways) + 1)], self.taken)
                 self.cases[name] = dict(zip(ways, [self.schemas[name], *more]))
 
     def domain(self, schemas: Mapping[str, Schema]) -> str:
@@ -340,7 +340,7 @@ class _Spelling:
             f"; initial atoms inferred from {' '.join(source.split())}",
             f"; required by the trace before any effect: {self._listed(seen.known)}",
             f"; assumed, since the first effect of the trace changes them: {self._listed(seen.assumed)}",
-            f"; not known, taken to be false: {self._listed((name, True) for name in seen.unknown)}",
+            f"; unknown, assumed to be false: {self._listed((name, True) for name in seen.unknown)}",
         ]
         written = [self._atom(name) for name in initial]
         every = (*seen.known, *seen.assumed, *((name, False) for name in seen.unknown))
@@ -373,7 +373,7 @@ class _Spelling:
         )
 
     def exported(self, schemas: int, seen: _Seen | None = None) -> Exported:
-        """What was written, by the names of the files."""
+        """What was written, with the names of the files."""
         folded = {name: ("" if fold.same else "not ") + self.predicates[fold.into] for name, fold in self.folds.items()}
         predicates = (*self.predicates.values(), *self.negations.values())
         if seen is None:
@@ -388,7 +388,7 @@ class _Spelling:
         )
 
     def _action(self, name: str, schema: Schema | None, first: tuple[int, ...] | None, spelled: str) -> str:
-        """A schema, or the part of it whose arguments are the same object as `first` says."""
+        """A schema, or the part of it in which the arguments are equal as `first` says."""
         sorts = self.known.parameters[name]
         first_of = first or tuple(range(len(sorts)))
         nothing: frozenset[Literal] = frozenset()
@@ -434,7 +434,7 @@ class _Spelling:
                 yield from ((sorts, *pair) for pair in self._different_of(name, first))
 
     def _written(self, literal: Literal, value: bool) -> tuple[str, tuple[int, ...], bool]:
-        """The predicate and the arguments by which a literal is written, and whether they are true."""
+        """The predicate and the arguments with which a literal is written, and whether it is positive."""
         predicate, places = literal
         fold = self.folds.get(predicate)
         if fold is None:
@@ -469,7 +469,7 @@ class _Spelling:
         return " ".join(self._literal(*each) for each in literals) or "none"
 
     def _changes(self) -> str:
-        """A comment with the names that are not those of the model."""
+        """A comment with the names that differ from those of the model."""
         changed = [
             f"; {safe} = {name}"
             for each in (self.predicates, self.schemas, self.objects)
@@ -519,11 +519,11 @@ def export(
 ) -> ActionModel:
     """Writes a ground PDDL domain and returns the model with the names used there.
 
-    Atoms are called `p0`, `p1`, ...; with `reference`, matched atoms get the reference's
-    names (`mapping.match_atoms`). With a valid `trace` also writes a problem to `problem_path` (default: beside the
-    domain): initially true are the atoms that the trace requires, or deletes, before any other effect on them; the goal
-    is what it leaves true; `source` is what messages call it. Raises `ValueError` if the reference lacks an
-    action of the model, for a trace that the model rejects, and without the extra.
+    Atoms are named `p0`, `p1`, ...; with `reference`, matched atoms get the names of the reference
+    (`mapping.match_atoms`). With a valid `trace` also writes a problem to `problem_path` (default: beside the domain):
+    initially true are the atoms that the trace requires, or deletes, before any other effect on them; the goal is what
+    is true after it; `source` names the trace in messages. Raises `ValueError` if the reference lacks an action of the
+    model, for a trace that the model rejects, and without the extra.
     """
     numbered = ActionModel(tuple(f"p{place}" for place in range(len(learned.atoms))), learned.actions)
     named = renamed(numbered, match_atoms(numbered, reference)) if reference is not None else numbered
