@@ -178,6 +178,19 @@ def test_cut_training_is_compared_too_and_goes_on(tmp_path):
     assert not (tmp_path / "out" / "checkpoint.npz").exists()
 
 
+@pytest.mark.parametrize("learner", [learn, learn_schemas])
+def test_training_follows_exact_learning_that_was_interrupted(tmp_path, learner):
+    noisy = with_noise(CLEAN, 0.3, "labels", 1)
+    stopped = learner(noisy, QUICK, noisy=True, folder=tmp_path / "out", stop=lambda: True).report
+    assert "training: not tried" in stopped["unfinished"]
+    assert (tmp_path / "out" / "checkpoint.npz").exists()
+    report = learner(noisy, QUICK, noisy=True, folder=tmp_path / "out").report
+    assert report["chosen"].startswith("an interrupted run continues")
+    assert "training" in report["held_out"]["explained"]
+    assert report["unfinished"] == []
+    assert not (tmp_path / "out" / "checkpoint.npz").exists()
+
+
 def test_held_out_traces_have_both_labels_and_are_always_the_same():
     drawn = traces(domain("ferry:2x1"), 60, 20, 1)
     part, held = methods.split(drawn)

@@ -167,7 +167,7 @@ def test_text_is_forgiving_about_spaces():
     [
         ({"domain": "chess"}, "'chess' is not a domain"),
         ({"domain": "hanoi:8"}, "hanoi:8 has 63 atoms"),
-        ({"domain": "blocksworld:1"}, "walks are to begin in 4 different ones"),
+        ({"domain": "blocksworld:1"}, "walks should begin in 4 different ones"),
         ({"domain": "gripper:9"}, "gripper:9 has more than 20,000 states"),
         ({"domain": "simple", "max_length": 4}, "too few different traces of 4 actions"),
         ({"max_length": 1}, "at least 2"),

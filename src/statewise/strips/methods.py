@@ -470,6 +470,9 @@ def _schemas(call: _Call, learner: Callable[..., LiftedModel], traces: Traces, s
 
 
 def _trained(call: _Call, traces: Traces, share: float) -> Model:
+    if call.folder is not None and call.listed.folder is not None:
+        # the checkpoint of exact learning has been read, and training writes its own
+        (call.folder / "checkpoint.npz").unlink(missing_ok=True)
     left = call.left()
     limit = None if left is None else left * share
     if call.lifted:

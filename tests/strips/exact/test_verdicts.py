@@ -281,8 +281,8 @@ def test_objects_of_another_sort_are_not_decided():
     seen = Seen.of(Traces(actions, tuple(tuple(map(actions.index, row)) for row in rows), (0,)), arity=2)
     assert seen.verdict(["board c7 l8"]) == Verdict("valid", None)
     for names, step, said in (
-        (["board l0 c0"], 0, "'l0' stands here where 'c0' did in training, which is of another sort"),
-        (["sail l8 l9", "board l8 l9"], 1, "'l8' stands here where 'c0' did"),  # new objects have sorts, too
+        (["board l0 c0"], 0, "'l0' is in a place of 'c0' in training, which is of another sort"),
+        (["sail l8 l9", "board l8 l9"], 1, "'l8' is in a place of 'c0'"),  # new objects have sorts, too
     ):
         found = seen.verdict(names)
         assert (found.outcome, found.step) == ("undecided", step)

@@ -129,7 +129,7 @@ def test_a_signature_grounds_over_other_objects():
         (["fly a b"], "the model has no schema 'fly'; it has board, debark, sail"),
         (["sail a"], "'sail a' has 1 argument, but 'sail' was learned with 2"),
         (["sail a b", "board a b"], "the object 'a' is of another sort here"),
-        ([" "], "is no action"),
+        ([" "], "is not an action"),
     ],
 )
 def test_actions_that_do_not_fit(actions, message):
@@ -239,7 +239,7 @@ def test_what_is_not_known_is_said_and_is_false_whatever_it_is(tmp_path):
     assert written.folded == {"no-at-ferry": "not at-ferry"}
     assert set(written.unknown) >= {"(parked c1 l1)", "(no-parked c1 l1)"}
     text = (tmp_path / "f-problem.pddl").read_text()
-    assert "; not known, taken to be false: (parked c1 l1) (no-parked" in text
+    assert "; unknown, assumed to be false: (parked c1 l1) (no-parked" in text
     assert "(parked c1 l2)" in text.partition("(:init")[2].partition("(:goal")[0]
 
 
