@@ -13,7 +13,7 @@ from statewise.strips.model.learned import Learned, read_arrays, read_checkpoint
 from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import auto_atoms, learn_neural
 from statewise.strips.neural.restarts import Restarts
-from statewise.strips.neural.settings import Attempt, Settings
+from statewise.strips.neural.settings import RestartState, Settings
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces, with_noise
@@ -143,7 +143,7 @@ def test_restarts_end_when_they_are_done(uninterrupted):
 
 def test_an_attempt_ends_solved_stalled_or_out_of_steps():
     def course(*accuracies, **more):
-        attempt = Attempt(0)
+        attempt = RestartState(0)
         for place, accuracy in enumerate(accuracies, 1):
             assert not attempt.end
             attempt.record(accuracy, 100 * place, Settings(**({"steps": 1000, "stay": 2, "stall": 300} | more)))

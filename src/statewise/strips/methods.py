@@ -140,7 +140,7 @@ class _Call:
     """Whether to learn schemas."""
     method: str
     noisy: bool
-    """Whether the traces are treated as noisy: as the options say, or since it turned out."""
+    """Whether the traces are treated as noisy: by the options, or by what learning has shown."""
     seconds: float | None
     stop: Callable[[], bool]
     folder: Path | None
@@ -156,7 +156,7 @@ class _Call:
     explained: dict[str, float] = field(default_factory=dict)
     """The share of the held-out traces that each of them explains."""
     unfinished: list[str] = field(default_factory=list)
-    """What attempts with held-out traces left undone."""
+    """What the attempts with held-out traces did not finish."""
     begun: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -245,9 +245,10 @@ class _Call:
 
     def _tried(self, attempts: Sequence[Attempt], traces: Traces, held: Traces | None = None) -> str | None:
         """Makes the attempts one after the other until a model is accepted, and returns the name of that attempt, or
-        None. With held-out traces the test is made with the best model so far, whose attempt is returned in the end
-        whether or not it was accepted: the one that explains most of the held-out traces, of equally good ones the one
-        that explains most of the others."""
+        None.
+
+        With held-out traces, each test is about the best model so far: the one that explains most of the held-out
+        traces, among equally good ones that with the highest training accuracy. Its attempt is returned in any case."""
         name: str | None = None
         for each in attempts:
             if held is not None and self.found and self.over:
@@ -359,7 +360,7 @@ class _Call:
 
 
 def _attempts(call: _Call) -> list[Attempt]:
-    """The ways to learn from all traces: those of noise-free traces, or the one that was requested."""
+    """The attempts to learn from all traces: the exact ones, or only the method that was requested."""
     if call.method in ("neural", "hybrid", *COMPARED):
         return [_requested(call)]
     if call.noisy:
@@ -373,7 +374,7 @@ def _attempts(call: _Call) -> list[Attempt]:
     any_method, negatives = call.method == "auto", sum(call.traces.labels)
 
     def classifies_all(model: Model) -> str:
-        # without negative traces there is nothing to train on, and what was cut short is continued
+        # without negative traces training is impossible, and what was not finished continues
         if not any_method or _accuracy(model) == 1 or model.report["unfinished"] or not negatives:
             return ""
         return f"the exact model classifies only {_accuracy(model):.4f} of the traces correctly"
@@ -409,7 +410,7 @@ def _attempts(call: _Call) -> list[Attempt]:
 
 
 def _requested(call: _Call) -> Attempt:
-    """A method that is not exact."""
+    """The attempt for a requested method that is not exact."""
     if call.method == "neural":
         return Attempt("training", partial(_trained, call))
 
@@ -427,7 +428,7 @@ def _requested(call: _Call) -> Attempt:
 
 
 def _noisy_attempts(call: _Call) -> list[Attempt]:
-    """The ways to learn from noisy traces."""
+    """The attempts to learn from noisy traces."""
     noise = call.settings.noise
 
     def explains_enough(model: Model) -> str:
@@ -459,8 +460,8 @@ def _noisy_attempts(call: _Call) -> list[Attempt]:
 
 
 def _schemas(call: _Call, learner: Callable[..., LiftedModel], traces: Traces, share: float) -> LiftedModel:
-    """The schemas of traces for a ground model. Raises `Unsuitable` if the actions are not those of schemas, or the
-    learner refuses the traces: contradictory ones, or without negatives, which are then up to the ground method."""
+    """Schemas for a ground model. Raises `Unsuitable` if some actions have no arguments, or if the learner refuses the
+    traces, for example contradictory ones: the attempt with ground atoms then decides."""
     if not all(" " in action for action in traces.actions):
         raise Unsuitable("no schemas, since not all actions have arguments")
     try:

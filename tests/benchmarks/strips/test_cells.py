@@ -17,7 +17,7 @@ from strips.reproduce import main
 
 from statewise.runtime.json_files import check
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.neural.settings import Attempt, Settings
+from statewise.strips.neural.settings import RestartState, Settings
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 
@@ -151,7 +151,7 @@ def test_a_restart_without_the_stall_rule_goes_on():
     patient, hasty = Settings(stall=None, steps=90_000), Settings(steps=90_000)
     ends = {}
     for settings in (patient, hasty):
-        attempt = Attempt(0)
+        attempt = RestartState(0)
         for step in range(250, 90_001, 250):
             if not attempt.end:
                 attempt.record(0.9, step, settings)

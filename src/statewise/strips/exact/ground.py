@@ -17,7 +17,7 @@ import numpy as np
 from statewise.runtime.messages import counted
 from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer
 from statewise.strips.exact.frame import Clock, Options, Work
-from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
+from statewise.strips.exact.preconditions import EVIDENCE, Occasions, alternation_evidence, as_heads, preconditions
 from statewise.strips.exact.solver import TimeUp
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.model.heads import Heads
@@ -81,11 +81,11 @@ def weighed(
     traces: Traces, able: Mapping[Feature, int], wider: Collection[Feature], clock: Clock, support: int = 1
 ) -> tuple[Heads, np.ndarray]:
     """The atoms of these effects with the preconditions that are worth their description, of those that they can have,
-    and the worth of each effect that can be required. Those of `wider` need not alternate."""
+    and the worth of each effect that can be required. The effects in `wider` need not alternate."""
     features = [each for each in able if able[each]]
     occasions = Occasions.at(traces, features, clock.going_on_a_little())
     swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features], clock.going_on_a_little())
-    worth = evidence(features, occasions, swapped)
+    worth = alternation_evidence(features, occasions, swapped)
     sure = [
         each.delete & able[each] if value >= EVIDENCE and each not in wider else 0
         for each, value in zip(features, worth)

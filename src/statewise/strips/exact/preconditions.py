@@ -87,7 +87,7 @@ class Occasions:
         )
 
 
-def evidence(features: Sequence[Feature], occasions: Occasions, swapped: Occasions) -> np.ndarray:
+def alternation_evidence(features: Sequence[Feature], occasions: Occasions, swapped: Occasions) -> np.ndarray:
     """[F] the bits that alternation saves, in units of the description of the effect: no action deletes the atom while
     it is false, and none adds it while it is true. `swapped` are the occasions of the complements, which the additions
     delete."""

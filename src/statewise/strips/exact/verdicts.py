@@ -441,14 +441,14 @@ class Seen:
 
 
 class _Supposed:
-    """The windows of a trace that contain no seen one, read one action after the other, as if they had been seen."""
+    """The windows of a trace that contain no seen one, added one action after the other as if they had been seen."""
 
     def __init__(self, seen: Seen, names: Sequence[str]) -> None:
         self._seen, self._options, self._read = seen, seen.options(names), 0
         self._windows: dict[Pair, list[ActionSet]] = {}
 
     def next(self) -> list[Option]:
-        """Those of the next action."""
+        """The windows of the next action that contain no seen one."""
         new = [option for option in next(self._options) if not self._seen._contains_seen(*option)]
         for pair, between in new:
             if (pair, between) != UNKNOWN:
@@ -457,12 +457,12 @@ class _Supposed:
         return new
 
     def up_to(self, step: int) -> None:
-        """Reads as far as the action at `step`."""
+        """Reads the trace up to the action at `step`."""
         while self._read <= step:
             self.next()
 
     def explain(self, options: Iterable[Option]) -> bool:
-        """Whether they make an end certainly valid that could be rejected by these windows."""
+        """Whether an end that could be rejected by these windows becomes certainly valid."""
         return all(any_inside(between, self._windows.get(pair, ())) for pair, between in options)
 
 

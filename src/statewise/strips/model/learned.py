@@ -41,13 +41,13 @@ from statewise.strips.model.schemas import Schema
 
 REPORT: Shape = {"best_restart": COUNT}
 """What the plots read from report.json."""
-_ATTEMPT: Shape = {
+_RESTART: Shape = {
     **dict.fromkeys(("number", "best_step", "streak", "steps"), COUNT),
     "accuracy": NUMBER,
     "best": NUMBER,
     "end": TEXT,
 }
-CHECKPOINT: Shape = {"settings": {}, "progress": {"results": [_ATTEMPT], "log": [ANYTHING], "seconds": NUMBER}}
+CHECKPOINT: Shape = {"settings": {}, "progress": {"results": [_RESTART], "log": [ANYTHING], "seconds": NUMBER}}
 """The state of an interrupted learning run."""
 _LITERALS: Shape = [[ANYTHING]]
 SCHEMAS: Shape = {...: dict.fromkeys(("pre", "add", "delete"), _LITERALS)}

@@ -188,7 +188,7 @@ class ActionModel:
         return ActionModel(self.atoms, tuple(self.actions[self.number[name]] for name in names))
 
     def unseen(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that are not its actions, sorted."""
+        """The names that are not actions of the model, sorted."""
         return sorted(set(names) - set(self.names))
 
     def covering(self, names: Sequence[str]) -> ActionModel:
@@ -202,7 +202,7 @@ class ActionModel:
         return whole.with_actions(names, "the learned model", "the reference")
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
+        """The model as plain data, for JSON."""
         return {
             "format": FORMAT,
             "atoms": list(self.atoms),
@@ -217,7 +217,7 @@ class ActionModel:
         }
 
     def as_json(self) -> str:
-        """As JSON text."""
+        """The model as JSON text."""
         return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod

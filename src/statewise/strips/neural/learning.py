@@ -16,7 +16,7 @@ from statewise.strips.model.heads import Heads, Judge
 from statewise.strips.model.learned import Learned, read_checkpoint, write_checkpoint
 from statewise.strips.model.traces import Traces
 from statewise.strips.neural.pooling import Pool, pool
-from statewise.strips.neural.settings import Attempt, Settings
+from statewise.strips.neural.settings import RestartState, Settings
 from statewise.strips.verification.pruning import prune, undominated
 
 FORMAT = 1
@@ -28,7 +28,7 @@ class _Work:
 
     settings: Settings
     judge: Judge
-    results: list[Attempt]
+    results: list[RestartState]
     theta: np.ndarray
     """[R, L, A, 3] of all restarts; final for the finished ones."""
     seconds: float = 0.0
@@ -60,7 +60,7 @@ def learn_neural(
     Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling`). After
     `seconds`, or once `stop()` is true, the best model so far is returned, and `report["unfinished"]` says so. With
     `folder`, a checkpoint is written there at each check, from which the same call continues exactly. Raises
-    `ValueError` without negative traces, and if the checkpoint is of other settings or traces."""
+    `ValueError` without negative traces, and if the checkpoint belongs to other settings or traces."""
     if not sum(traces.labels):
         raise ValueError(
             "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
@@ -79,7 +79,7 @@ def learn_neural(
         batch=settings.batch,
         learning_rate=settings.learning_rate,
     )
-    work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary())
+    work = _Work(settings, Judge(traces), [RestartState(number) for number in range(settings.restarts)], group.binary())
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": traces.sha256}
     if folder is not None:
         _resume(work, group, folder, facts)
@@ -208,7 +208,7 @@ def _resume(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> Non
         if theta.shape != work.theta.shape or len(progress["results"]) != len(work.results):
             raise ValueError(f"theta has the shape {theta.shape}, not {work.theta.shape}")
         group.restore(state)
-        work.results = [Attempt(**each) for each in progress["results"]]
+        work.results = [RestartState(**each) for each in progress["results"]]
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: start over with --overwrite") from None
     work.log, work.seconds, work.theta = progress["log"], progress["seconds"], theta

@@ -24,7 +24,7 @@ from statewise.strips.model.lifted_model import LiftedModel, sorts_of
 from statewise.strips.model.schemas import Literal, Schema, arguments
 from statewise.strips.model.traces import Traces
 from statewise.strips.neural.pooling import pool
-from statewise.strips.neural.settings import Attempt, Settings
+from statewise.strips.neural.settings import RestartState, Settings
 from statewise.strips.verification.pruning import prune
 
 COPIES = {0: 2, 1: 4, 2: 2}
@@ -32,8 +32,8 @@ COPIES = {0: 2, 1: 4, 2: 2}
 
 
 @dataclass(frozen=True)
-class Predicate:
-    """One predicate in training."""
+class TrainedPredicate:
+    """A predicate in training."""
 
     sorts: tuple[int, ...]
     """Sort of each argument."""
@@ -55,7 +55,7 @@ class Space:
         for action in actions:
             schemas.setdefault(arguments(action)[0], [])
         kinds = sorted(set(objects.values()))
-        self.predicates: list[Predicate] = []
+        self.predicates: list[TrainedPredicate] = []
         for arity, count in sorted(copies.items()):
             for signature in product(kinds, repeat=arity):
                 if arity == 2 and signature[0] > signature[1]:
@@ -67,7 +67,7 @@ class Space:
                     if tuple(sorts[place] for place in at) == signature
                 )
                 if mine and _tuples(signature, objects):
-                    self.predicates += [Predicate(signature, mine)] * count
+                    self.predicates += [TrainedPredicate(signature, mine)] * count
         self.first = np.cumsum([0, *(len(predicate.uses) for predicate in self.predicates)])
         """Index of the first weight of each predicate, then the number of weights."""
         self.again: list[tuple[int, int, int]] = []
@@ -152,7 +152,7 @@ def learn_lifted(
         places=space.places,
     )
     judge = Judge(traces)
-    results = [Attempt(number) for number in range(settings.restarts)]
+    results = [RestartState(number) for number in range(settings.restarts)]
     library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
     heads = len(space.owner)
     end = time.monotonic() + seconds if seconds is not None else float("inf")

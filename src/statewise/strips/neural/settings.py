@@ -45,8 +45,8 @@ class Settings:
 
 
 @dataclass
-class Attempt:
-    """The state of a restart."""
+class RestartState:
+    """How far a restart has come."""
 
     number: int
     accuracy: float = 0.0

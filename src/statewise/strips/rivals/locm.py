@@ -11,7 +11,7 @@ Corrections, where the original leaves a case open or implementations are wrong 
 - A parameter is kept if every transition into the state sets it, each at one place, every transition out of it reads it
   at one place, and set and read objects are equal at all occasions, not only where two hypotheses were joined.
 - Literals keep the places of their arguments, so that two arguments of an action can be in the same state, and an
-  action that changes a parameter alone has an effect.
+  action that changes only a parameter has an effect.
 - An object is in one state at a time. Schemas express this by a predicate *not in this state* for each state, which
   transitions from all other states require. Under Definition 1 an atom that was never affected may be true, so without
   this predicate an object could be in several states.

@@ -6,7 +6,7 @@ over-approximates whether both can be true together after `a` and a number of fu
 possible for any action `c`, there is no such trace: induction over `w` excludes the pairs that stay impossible.
 
 There are two kinds of atoms: those of the real state, true or false, and those of the accepting model, which are *fine*
-unless they are known to be false (Definition 1). Under Definition 1 alone there are only the latter.
+unless they are known to be false (Definition 1). Without real states there are only the latter.
 """
 
 from __future__ import annotations
