@@ -1,6 +1,9 @@
-"""STRIPS world models from action traces: a separate subpackage for AI planning, which imports without the rest.
+"""STRIPS world models from action traces: a wing for AI planning, which imports only `runtime` and `reporting`.
 
-This is its public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
+Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `rivals`, `planning`,
+`write`. Above them `methods` and `hybrid` choose and combine the ways to learn.
+
+This is the public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
 name is imported on first use.
 """
