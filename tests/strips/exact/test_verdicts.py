@@ -309,7 +309,7 @@ def test_they_come_back_from_the_folder(tmp_path):
         assert (again.minimal, again.negatives) == (seen.minimal, seen.negatives)
     content = {**json.loads(seen.as_json()), "format": "statewise seen windows 1"}
     (tmp_path / "seen.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"of an earlier version, whose verdicts may be wrong: learn again"):
+    with pytest.raises(ValueError, match=r"by an earlier version, whose verdicts may be wrong: learn again"):
         read_seen(tmp_path)
     (tmp_path / "seen.json").unlink()
     with pytest.raises(ValueError, match=r"has no seen\.json"):

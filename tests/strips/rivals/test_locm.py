@@ -226,7 +226,7 @@ def test_it_is_a_method(tmp_path):
     assert trace_accuracy(learned.model, given) == trace_accuracy(lifted.ground(given.actions), given)
     assert (tmp_path / "ground" / "seen.json").is_file()
     for how in (learn, learn_schemas):
-        with pytest.raises(ValueError, match="LOCM reads every trace as noise-aged"):
+        with pytest.raises(ValueError, match="LOCM reads every trace as noise-free"):
             how(given, Settings(noise=0.1), method="locm")
 
 
