@@ -524,7 +524,7 @@ def test_options_of_export_and_plan_that_do_not_go_together(capsys, folder, ferr
         (("export", ferry / "lifted", "--to", "sas", "--out", tmp_path / "x.pddl"), "--to"),
         (("plan", ferry / "lifted"), "give one of --goal, --goal-after, --goal-possible, --problem"),
         (("plan", ferry / "lifted", "--goal", "p", "--goal-after", ferry / "t.csv"), "not --goal and --goal-after"),
-        (("plan", ferry / "lifted", "--goal-possible", ""), "is no action"),
+        (("plan", ferry / "lifted", "--goal-possible", ""), "is not an action"),
         (("plan", ferry / "lifted", "--goal-possible", "fly x"), "the model has no schema 'fly'"),
         (("plan", folder / "learned", "--goal-possible", "fly"), "'fly' is not an action of the model"),
         (("plan", ferry / "lifted", "--goal-after", tmp_path / "none.csv"), "none.csv"),
@@ -740,7 +740,7 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
     assert "open       no open question about what the model allows in the places that the traces" in out
     said = " ".join(out.split())
     assert "assumed what the model forbids never happened in these 40 traces, which begin with" in said
-    assert "if they do not begin in all kinds of states, such as every level of what runs out, it may happen" in said
+    assert "If they do not begin in all kinds of states, such as every level of a resource, it may happen" in said
     assert "Schemas have predicates of at most 2 arguments, which are different arguments of the action, no con" in said
     assert "nothing" not in out
     (tmp_path / "new.txt").write_text("(board c0 l0)\n(sail l0 l1) (board l0 c0)\n(board c7 l8) (fly c7)\n")
