@@ -174,7 +174,7 @@ def test_what_is_assumed_says_where_the_traces_begin():
     assert report["assumed"].startswith(
         "what the model forbids never happened in these 4 traces, which begin with 4 diff"
     )
-    assert "if they do not begin in all kinds of states" in report["assumed"]
+    assert "If they do not begin in all kinds of states" in report["assumed"]
 
 
 def test_repeated_objects_are_judged_as_they_are_grounded():
