@@ -24,10 +24,11 @@ PARTS = {
     "run_all",
     "timing",
     "peers/enumeration",
-    "peers/locm",
     "peers/observer",
     "gpu/page",
     "gpu/steps",
+    "strips/cells",
+    "strips/report",
 }
 """What is no benchmark, but serves them."""
 

@@ -4,7 +4,7 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 ACTIONS = ("a", "b", "c")
 NONE, ADDS, DELETES = range(3)

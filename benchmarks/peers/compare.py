@@ -11,9 +11,9 @@ nothing was known before), so that a peer can be right on every test trace and y
 
 With --smoke, few traces of the smallest domain are compared, after few steps of learning.
 
-LOCM and OBSERVER come with macq, whose requirements do not go with ours: they run in an interpreter of its own, that
---macq-python names, and are left out without it. As macq releases LOCM, it cannot be used here; locm.py says what was
-corrected. OBSERVER is shown the true states, which no other learner sees.
+OBSERVER comes with macq, whose requirements conflict with ours: it runs in an interpreter of its own, which
+--macq-python names, and is left out without it. OBSERVER is shown the true states, which no other learner sees. LOCM is
+our own (`--method locm`): the one that macq 0.3.11 releases is wrong in several steps.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from timing import parser
 from statewise.reporting.tables import number, text_table
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.model.model import Action, ActionModel, bits
-from statewise.strips.model.schemas import Schema, arguments, ground
+from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.model.model import ActionModel
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import learn_neural
-from statewise.strips.neural.lifted import LiftedModel, learn_lifted
+from statewise.strips.neural.lifted import learn_lifted
 from statewise.strips.neural.settings import Settings
 from statewise.strips.rivals.locm import learn_locm
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
 from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.verification import verify
 
 DOMAINS = "simple:200,ferry:2x1:500,blocksworld:2:500,blocksworld:3:2000"
@@ -122,33 +123,6 @@ def _enumerated(data: Traces, alternating: bool) -> ActionModel:
     return enumerate_features(data, alternating=alternating)
 
 
-class Locm:
-    """LOCM of macq, corrected, in the interpreter that has macq."""
-
-    def __init__(self, python: str) -> None:
-        self.python = python
-        self.corrections: list[str] = []
-
-    def __call__(self, data: Traces, of: Domain, settings: Settings) -> ActionModel:
-        """Learns schemas and grounds them over the domain's actions."""
-        rows = [row[: len(row) - label] for row, label in zip(data.rows, data.labels)]
-        named = [
-            [[schema, *objects] for schema, objects in (arguments(data.actions[at]) for at in row)] for row in rows
-        ]
-        answer = _in_macq(self.python, "locm.py", {"traces": named})
-        self.corrections = answer["corrections"]
-        learned = {
-            name: Schema(
-                *(
-                    frozenset((predicate, tuple(places)) for predicate, places in each[part])
-                    for part in ("pre", "add", "delete")
-                )
-            )
-            for name, each in answer["schemas"].items()
-        }
-        return ground(learned, data.actions)
-
-
 class Observer:
     """OBSERVER of macq, in the interpreter that has macq. It is shown what no other learner sees: the true state before
     and after each valid action, and the atoms."""
@@ -199,26 +173,6 @@ def _in_macq(python: str, script: str, request: dict[str, Any]) -> dict[str, Any
     return answer
 
 
-def one_state_each(model: ActionModel) -> ActionModel:
-    """LOCM's model with what its state machines mean and its schemas do not say: an object is in one state at a time.
-
-    An action deletes all other states of the objects whose states it leaves behind as true. Atoms are `sort_state`, the
-    object and the parameters of its state.
-    """
-    whose: dict[tuple[str, ...], int] = {}
-    owner = [(atom.split("_")[0], *atom.split()[1:2]) for atom in model.atoms]
-    for place, key in enumerate(owner):
-        whose[key] = whose.get(key, 0) | 1 << place
-    made = []
-    for action in model.actions:
-        true = (action.pre | action.add) & ~action.delete
-        others = 0
-        for place in bits(true):
-            others |= whose[owner[place]]
-        made.append(Action(action.name, action.pre, action.add, action.delete | others & ~true))
-    return ActionModel(model.atoms, tuple(made))
-
-
 LEARNERS: dict[str, Learner] = {
     "ours": ours,
     "ours, atoms unknown": ours_untold,
@@ -227,7 +181,7 @@ LEARNERS: dict[str, Learner] = {
     "ours, exact, lifted, positive only": ours_exact_lifted,
     "sift, by SAT": sift,
     "sift, by SAT, lifted": sift_lifted,
-    "LOCM, ours": locm,
+    "LOCM": locm,
     "enumeration": enumeration,
     "sift-like": sift_like,
 }
@@ -310,26 +264,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
     learners = {name: each for name, each in LEARNERS.items() if not (given.no_training and name in TRAINED)}
     remarks = []
-    theirs = Locm(given.macq_python) if given.macq_python else None
-    if theirs:
-        learners["LOCM, corrected"] = theirs
-        learners["LOCM, corrected, one state each"] = lambda *about: one_state_each(theirs(*about))
+    if given.macq_python:
         learners["OBSERVER, which sees states"] = Observer(given.macq_python)
     rows = []
     for each in given.domains.split(","):
         spec, _, num = each.rpartition(":")
         rows += run(spec, int(num), learners, given.tests, given.seed, settings)
     remarks += [f"{row.learner} on {row.domain}: not run ({row.note})." for row in rows if row.note]
-    if theirs:
-        remarks.append("LOCM is that of macq 0.3.11 with corrections; its seconds hold the start of its interpreter.")
-        remarks += [f"- {text}." for text in theirs.corrections]
+    if not given.macq_python:
         remarks.append(
-            "'One state each' adds to its model that an object which is in one state is in no other, which its state "
-            "machines mean and its schemas do not say."
-        )
-    else:
-        remarks.append(
-            "LOCM is left out: install macq in an environment of its own (python -m venv macq; "
+            "OBSERVER is left out: install macq in an environment of its own (python -m venv macq; "
             "macq/bin/pip install macq==0.3.11) and pass --macq-python macq/bin/python."
         )
     if given.json:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from statewise.strips.model.model import Action, ActionModel
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 MOST_ACTIONS = 12
 """3^12 = 531,441 candidates; each further action triples the time."""

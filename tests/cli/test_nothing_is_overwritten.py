@@ -52,7 +52,6 @@ def graphs(run):
         (["strips", "traces", "simple", "--num", "20", "--out", "t.csv"], ["t.csv"]),
         (["strips", "export", "m.json", "--out", "d.pddl"], ["d.pddl"]),
         (["strips", "show", "simple", "--out", "shown"], ["shown/attention.png"]),
-        (["strips", "reproduce", "table1", "--out", "results"], ["results/table1.md"]),
         (["judge", "a", "b", "--url", "u", "--model", "m", "--out", "j.jsonl"], ["j.summary.json"]),
         (["train", "path-star-small", "--out", "new"], ["new/thesis.tex"]),
         (["convert", "sps", "x", "--config", "c.json", "--corpus", "c", "--out", "new"], ["new/thesis.tex"]),

@@ -21,7 +21,7 @@ from statewise.experiments import seeds
 from statewise.experiments.jobs import RunsOutcome
 from statewise.model.loading import load_model
 from statewise.runtime import durable, overwriting
-from statewise.strips import domain, learn_exact, traces
+from statewise.strips import domain, learn, traces
 
 COUNTS = ("requests", "generations", "cut", "in_pieces", "without_context", "cut_prompts")
 SCORED = {"checkpoint": 2, "lm_eval": "0", "benchmarks": {}, "whole_texts": {}, "counts": dict.fromkeys(COUNTS, 0)}
@@ -47,7 +47,7 @@ def inputs(tmp_path_factory):
     ids = np.random.default_rng(1).integers(1, 200, 200, dtype=np.uint16)
     ids[19::20] = 0  # ends of texts
     np.save(folder / "ids.npy", ids)
-    learn_exact(traces(domain("simple"), 60, 8, 1), folder=folder / "learned")
+    learn(traces(domain("simple"), 60, 8, 1), method="exact", folder=folder / "learned")
     drawn = ["strips", "traces", "simple", "--num", "60", "--max-length", "8"]
     assert main([*drawn, "--out", str(folder / "t.csv")]) == 0
     assert main([*drawn, "--negatives", "0", "--out", str(folder / "valid.csv")]) == 0

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from statewise.data_types import Completion, Examples
+from statewise.strips.model.traces import Traces
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.trace_data.trace_files import write_traces
 from statewise.tasks.strips_traces import StripsTraces, StripsTracesConfig
 
@@ -166,7 +167,7 @@ def test_text_is_forgiving_about_spaces():
     [
         ({"domain": "chess"}, "'chess' is not a domain"),
         ({"domain": "hanoi:8"}, "hanoi:8 has 63 atoms"),
-        ({"domain": "blocksworld:1"}, "walks are to begin in 4 different ones"),
+        ({"domain": "blocksworld:1"}, "walks should begin in 4 different ones"),
         ({"domain": "gripper:9"}, "gripper:9 has more than 20,000 states"),
         ({"domain": "simple", "max_length": 4}, "too few different traces of 4 actions"),
         ({"max_length": 1}, "at least 2"),

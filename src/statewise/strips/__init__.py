@@ -1,6 +1,9 @@
-"""STRIPS world models from action traces: a separate subpackage for AI planning, which imports without the rest.
+"""STRIPS world models from action traces: a wing for AI planning, which imports only `runtime` and `reporting`.
 
-This is its public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
+Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `rivals`, `planning`,
+`write`. Above them `methods` and `hybrid` choose and combine the ways to learn.
+
+This is the public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
 name is imported on first use.
 """
@@ -12,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from statewise.strips.exact.ground import learn_exact as learn_exact
-    from statewise.strips.exact.hybrid import learn_hybrid as learn_hybrid
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
+    from statewise.strips.exact.noisy import learn_lifted_noisy as learn_lifted_noisy
     from statewise.strips.exact.noisy import learn_noisy as learn_noisy
-    from statewise.strips.exact.noisy_lifted import learn_lifted_noisy as learn_lifted_noisy
     from statewise.strips.exact.symmetry import symmetric as symmetric
+    from statewise.strips.hybrid import learn_hybrid as learn_hybrid
     from statewise.strips.methods import METHODS as METHODS
     from statewise.strips.methods import learn as learn
     from statewise.strips.methods import learn_schemas as learn_schemas
@@ -25,11 +28,13 @@ if TYPE_CHECKING:
     from statewise.strips.model.learned import Learned as Learned
     from statewise.strips.model.learned import read_learned_model as read_learned_model
     from statewise.strips.model.learned import read_schemas as read_schemas
+    from statewise.strips.model.lifted_model import LiftedModel as LiftedModel
     from statewise.strips.model.model import ActionModel as ActionModel
     from statewise.strips.model.model import Atoms as Atoms
     from statewise.strips.model.schemas import ground as ground
     from statewise.strips.model.schemas import schema_lines as schema_lines
     from statewise.strips.model.signatures import signature as signature
+    from statewise.strips.model.traces import Traces as Traces
     from statewise.strips.neural.learning import learn_neural as learn_neural
     from statewise.strips.neural.lifted import learn_lifted as learn_lifted
     from statewise.strips.neural.settings import Settings as Settings
@@ -46,17 +51,12 @@ if TYPE_CHECKING:
     from statewise.strips.planning.metrics import trace_accuracy as trace_accuracy
     from statewise.strips.planning.plans import Plan as Plan
     from statewise.strips.planning.plans import plan as plan
-    from statewise.strips.reproduction import reproduce as reproduce
-    from statewise.strips.reproduction_report import reproduction_text as reproduction_text
-    from statewise.strips.reproduction_report import save_costs as save_costs
-    from statewise.strips.reproduction_report import save_reproduction as save_reproduction
     from statewise.strips.rivals.locm import learn_locm as learn_locm
     from statewise.strips.trace_data.domains import FAMILIES as FAMILIES
     from statewise.strips.trace_data.domains import Domain as Domain
     from statewise.strips.trace_data.domains import domain as domain
     from statewise.strips.trace_data.domains import domain_usage as domain_usage
     from statewise.strips.trace_data.random_traces import SPLITS as SPLITS
-    from statewise.strips.trace_data.random_traces import Traces as Traces
     from statewise.strips.trace_data.random_traces import traces as traces
     from statewise.strips.trace_data.random_traces import with_noise as with_noise
     from statewise.strips.trace_data.trace_files import read_traces as read_traces
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from statewise.strips.verification.simplification import simplify as simplify
     from statewise.strips.verification.simplification import write_simplified as write_simplified
     from statewise.strips.verification.verification import verify as verify
-    from statewise.strips.write.lifted_pddl import export_lifted as export_lifted
     from statewise.strips.write.pddl_export import export as export
+    from statewise.strips.write.pddl_export import export_lifted as export_lifted
     from statewise.strips.write.pictures import MOST_DRAWN as MOST_DRAWN
     from statewise.strips.write.pictures import save_attention as save_attention
     from statewise.strips.write.pictures import save_model as save_model
@@ -83,16 +83,17 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "exact.ground": ("learn_exact",),
-    "exact.hybrid": ("learn_hybrid",),
     "exact.lifted": ("learn_lifted_exact",),
-    "exact.noisy": ("learn_noisy",),
-    "exact.noisy_lifted": ("learn_lifted_noisy",),
+    "exact.noisy": ("learn_lifted_noisy", "learn_noisy"),
     "exact.symmetry": ("symmetric",),
+    "hybrid": ("learn_hybrid",),
     "methods": ("METHODS", "learn", "learn_schemas"),
     "model.learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
+    "model.lifted_model": ("LiftedModel",),
     "model.model": ("ActionModel", "Atoms"),
     "model.schemas": ("ground", "schema_lines"),
     "model.signatures": ("signature",),
+    "model.traces": ("Traces",),
     "neural.learning": ("learn_neural",),
     "neural.lifted": ("learn_lifted",),
     "neural.settings": ("Settings",),
@@ -101,17 +102,14 @@ PUBLIC = {
     "planning.checking": ("check", "described", "read_seen"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
     "planning.plans": ("Plan", "plan"),
-    "reproduction": ("reproduce",),
-    "reproduction_report": ("reproduction_text", "save_costs", "save_reproduction"),
     "rivals.locm": ("learn_locm",),
     "trace_data.domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
-    "trace_data.random_traces": ("SPLITS", "Traces", "traces", "with_noise"),
+    "trace_data.random_traces": ("SPLITS", "traces", "with_noise"),
     "trace_data.trace_files": ("read_traces", "write_traces"),
     "verification.mapping": ("match_atoms", "renamed"),
     "verification.simplification": ("Simplified", "before_simplification", "claimed", "simplify", "write_simplified"),
     "verification.verification": ("verify",),
-    "write.lifted_pddl": ("export_lifted",),
-    "write.pddl_export": ("export",),
+    "write.pddl_export": ("export", "export_lifted"),
     "write.pictures": ("MOST_DRAWN", "save_attention", "save_model", "save_models", "save_schemas", "save_theta"),
     "write.showing": ("model_table", "parse_trace", "show"),
 }

@@ -1,292 +1,514 @@
-"""Learning by whichever method suits the traces."""
+"""Learning by whichever method suits the traces.
+
+Every call is a list of attempts and one loop (`_Call._tried`). An attempt is a learner, its share of the time that is
+left, and a test that accepts its model or says why not. For noise-free traces the result is the first accepted model.
+If none is accepted, the traces are treated as noisy: a fifth of them is held out, and the result is the model that
+explains most of these. The report says why a method was chosen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Generic, NamedTuple, TypeVar, Unpack
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from statewise.strips.exact.frame import How, Work, accuracy
-from statewise.strips.exact.ground import learn_exact
-from statewise.strips.exact.hybrid import from_trained, learn_hybrid
-from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.exact.noisy import learn_noisy
-from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
-from statewise.strips.learning_call import COMPARED, METHODS, Call, Options, too_many
-from statewise.strips.model.head_arrays import Heads, Judge
-from statewise.strips.model.learned import Learned, alone, claim, write_schemas
-from statewise.strips.neural.learning import learn_neural
-from statewise.strips.neural.lifted import LiftedModel, learn_lifted
+import numpy as np
+
+from statewise.strips.exact.frame import GRACE, SECONDS, Clock, Options, Work, accuracy
+from statewise.strips.exact.ground import Contradiction, learn_exact
+from statewise.strips.exact.lifted import MOST_ARITY, learn_lifted_exact
+from statewise.strips.exact.listed import Listed
+from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
+from statewise.strips.exact.verdicts import Seen
+from statewise.strips.hybrid import from_trained, learn_hybrid
+from statewise.strips.model.heads import Heads, Judge
+from statewise.strips.model.learned import SEEN_FILE, Learned, alone, claim, may_claim, read_checkpoint, write_schemas
+from statewise.strips.model.lifted_model import LiftedModel, sorts_of
+from statewise.strips.model.traces import Traces
+from statewise.strips.neural.learning import Progress, learn_neural
+from statewise.strips.neural.lifted import learn_lifted
 from statewise.strips.neural.settings import Settings
 from statewise.strips.rivals.locm import learn_locm
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
-from statewise.strips.trace_data.random_traces import Traces
 
 __all__ = ["METHODS", "learn", "learn_schemas"]
 
-SCHEMAS_FAIL = "; schemas do not explain all of them: if some may be damaged, give --noise auto"
+COMPARED = ("sift", "locm")
+"""Methods for comparison, which read all traces as noise-free."""
+METHODS = ("auto", "exact", "neural", "hybrid", *COMPARED)
+MOST_NOISE = 0.1
+"""The largest share of the traces that `auto` leaves unexplained if the share of noisy traces is not known."""
+NOISY = "the traces are treated as noisy"
+FOR_VERDICTS = 1 / 4
+"""The share of a time limit that is kept for reading what the traces show about schemas (`exact.verdicts`)."""
+ONE_IN = 5
+"""One in this many noisy traces is held out, to choose between models."""
 
-M = TypeVar("M", Learned, LiftedModel)
+EXACT = frozenset({"schemas", "ground atoms"})
+"""Attempts that are fast enough to learn again from all traces, and that continue from what they had listed."""
+
+Model = Learned | LiftedModel
 
 
-class Attempt(NamedTuple, Generic[M]):
-    """One way to learn from damaged traces."""
+class Unsuitable(Exception):
+    """A learner cannot learn from these traces; the message says why."""
+
+
+class Attempt(NamedTuple):
+    """One way to learn."""
 
     name: str
-    learn: Callable[[Traces, float], M | None]
-    """Learns from traces with a share of the time left; None if the actions are not of its kind."""
-    share: float
-    enough: Callable[[Mapping[str, Any]], bool] = lambda report: False
-    """Whether no further attempt is needed, by the report of the best model so far."""
-    exact: bool = True
-    """Whether it is fast enough to learn from all traces again, if it is the best."""
+    learn: Callable[[Traces, float], Model]
+    """Learns from traces in a share of the time that is left. Raises `Unsuitable`."""
+    share: float = 1.0
+    accept: Callable[[Model], str] = lambda model: ""
+    """Why a model is not accepted. Empty if it is: then no further attempt is made."""
 
 
-def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[Options]) -> Learned:
-    """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`), `hybrid`
-    by both, from damaged traces (`exact.hybrid`); for comparison `sift` and `locm`, as SIFT (`exact.sift`) and LOCM
-    (`exact.locm`) do.
+def learn(
+    traces: Traces,
+    settings: Settings | None = None,
+    *,
+    method: str = "auto",
+    noisy: bool = False,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
+) -> Learned:
+    """Learns a ground action model from traces.
 
-    `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
-    all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
-    ground model if that classifies all correctly, or if the time was too short for both and it classifies no fewer. If
-    the traces are not clean, it holds out a fifth of them, learns from the others in several ways, and takes the model
-    that explains most of the held-out ones: by schemas (`exact.noisy_lifted`), by ground atoms (`exact.noisy`), and,
-    unless one of these explains all but a tenth of the traces, by training, and by the hybrid method with the effects
-    found. `settings` are those of training; `settings.noise` above 0 is the share of traces that the exact method, too,
-    may leave unexplained. With that, or with `damaged`, the traces are taken for damaged from the beginning.
-    `report["method"]` and `report["chosen"]` say which method it was and why, `report["held_out"]` what each explains.
-    `options` are those of `learning_call.Options`. Raises as the functions, `ValueError` for another method, and
-    `BlockingIOError` if another process learns into the folder."""
-    call = Call(traces, settings or Settings(), lifted=False, **options)
-    with alone(call.folder):
-        return _learn(call)
+    `method` is `exact` (by SAT, `exact.ground`), `neural` (by training, `neural.learning`), `hybrid` (by both,
+    `strips.hybrid`), for comparison `sift` or `locm` (`strips.rivals`), or `auto`: the exact method if the traces are
+    free of noise, that is, if they do not contradict each other and its model classifies all of them correctly. It
+    learns schemas first, which need fewer traces, and ground atoms where schemas do not explain all traces.
 
+    From noisy traces `auto` learns in several ways and chooses the model that explains most of a fifth of the traces,
+    which is held out: schemas and ground atoms (`exact.noisy`), and unless one of these explains all but a tenth of the
+    traces, training, and the hybrid method with the effects that training found. `noisy` says that the traces are
+    noisy; `settings.noise` above 0 says so, too, and is the share of traces that may stay unexplained. `settings` are
+    those of training.
 
-def _learn(call: Call) -> Learned:
-    traces = call.traces
-    if call.method == "hybrid":
-        how = call.how()
-        if call.seconds is None:
-            del how["seconds"]
-        return learn_hybrid(traces, call.settings, training=call.progress, **how)
-    if call.method == "sift":
-        return learn_sift(traces, **call.how())
-    if call.method == "locm":
-        return _grounded(learn_locm(traces), traces, call.how())
-    if call.method == "neural":
-        return learn_neural(
-            traces,
-            call.settings,
-            seconds=call.left(),
-            stop=call.stop,
-            folder=call.folder,
-            overwrite=call.overwrite,
-            progress=call.progress,
-            finish=call.because(call.why),
-        )
-    if not call.damaged:
-        learned = _by_schemas_or_atoms(call) if call.method == "auto" else call.clean(learn_exact)
-        if learned is not None:
-            return learned
-    if call.method == "exact":
-        return learn_noisy(traces, **call.how())
-    return _most_explained(call, _ground_attempts(call))
+    `seconds` limits the whole call; without it each method has its own limit. After that, or once `stop()` is true, the
+    best model so far is returned, and `report["unfinished"]` says what was not finished. With `folder` the model is
+    written there, over an earlier one with `overwrite`; the same call with the same folder continues what was not
+    finished. `say` is called with messages, `progress` by training. `report["method"]` and `report["chosen"]` say which
+    method was chosen and why, `report["held_out"]` how much of the held-out traces each attempt explains.
+
+    Raises `ValueError` for an unknown method, for options that do not suit it and for traces that the method cannot
+    learn from, `FileExistsError` if the folder holds anything else, `BlockingIOError` if another process learns into
+    it."""
+    call = _Call(traces, settings or Settings(), False, method, noisy, seconds, stop, folder, overwrite, say, progress)
+    model = call.result()
+    assert isinstance(model, Learned)
+    return model
 
 
-def learn_schemas(traces: Traces, settings: Settings | None = None, **options: Unpack[Options]) -> LiftedModel:
-    """Learns action schemas as `learn` learns a ground model: by `exact.lifted`, from damaged traces by
-    `exact.noisy_lifted`, or by training (`lifted`), which starts over."""
-    if options.get("method") == "hybrid":
-        raise ValueError("the hybrid method learns ground models alone: omit --lifted, or give another --method")
-    call = Call(traces, settings or Settings(), lifted=True, **options)
-    with alone(call.folder):
-        return _learn_schemas(call)
+def learn_schemas(
+    traces: Traces,
+    settings: Settings | None = None,
+    *,
+    method: str = "auto",
+    noisy: bool = False,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
+) -> LiftedModel:
+    """Learns action schemas from traces whose actions are written `schema object object`, otherwise like `learn`: by
+    `exact.lifted`, from noisy traces by `exact.noisy`, or by training (`neural.lifted`), which cannot be continued."""
+    call = _Call(traces, settings or Settings(), True, method, noisy, seconds, stop, folder, overwrite, say, progress)
+    model = call.result()
+    assert isinstance(model, LiftedModel)
+    return model
 
 
-def _learn_schemas(call: Call) -> LiftedModel:
-    traces = call.traces
-    if call.method in COMPARED:
-        return (learn_lifted_sift if call.method == "sift" else learn_locm)(traces, **call.how())
-    if call.method == "neural":
-        return learn_lifted(
-            traces,
-            call.settings,
-            seconds=call.left(),
-            stop=call.stop,
-            folder=call.folder,
-            overwrite=call.overwrite,
-            progress=call.progress,
-            finish=call.because(call.why),
-        )
-    if not call.damaged:
-        learned = call.clean(learn_lifted_exact)
-        if learned is not None:
-            return learned
-    if call.method == "exact":
-        return learn_lifted_noisy(traces, **call.how())
-    return _most_explained(call, _lifted_attempts(call))
+@dataclass
+class _Call:
+    """One call of `learn` or `learn_schemas`: its options, and what it has found out."""
 
+    traces: Traces
+    settings: Settings
+    lifted: bool
+    """Whether to learn schemas."""
+    method: str
+    noisy: bool
+    """Whether the traces are treated as noisy: by the options, or by what learning has shown."""
+    seconds: float | None
+    stop: Callable[[], bool]
+    folder: Path | None
+    overwrite: bool
+    say: Callable[[str], None]
+    progress: Progress | None
+    reasons: list[str] = field(default_factory=list)
+    """Why the method was chosen, for the report."""
+    listed: Listed = field(default_factory=Listed)
+    """What exact learning has listed, also in an interrupted call before this one."""
+    found: dict[str, Model] = field(default_factory=dict)
+    """The model of each attempt that was made."""
+    explained: dict[str, float] = field(default_factory=dict)
+    """The share of the held-out traces that each of them explains."""
+    unfinished: list[str] = field(default_factory=list)
+    """What the attempts with held-out traces did not finish."""
+    begun: float = field(default_factory=time.monotonic)
 
-def _ground_attempts(call: Call) -> list[Attempt[Learned]]:
-    """The ways to learn a ground model of damaged traces."""
-    noise = call.settings.noise
-    trained: list[Learned] = []
-
-    def schemas(traces: Traces, share: float) -> Learned | None:
-        found = _schemas(learn_lifted_noisy, traces, call, share=share)
-        return None if found is None else _grounded(found, traces, call.how(write=False))
-
-    def atoms(traces: Traces, share: float) -> Learned:
-        return learn_noisy(traces, **call.how(share=share, write=False))
-
-    def training(traces: Traces, share: float) -> Learned:
-        left = call.left()
-        trained.append(
-            learn_neural(
-                traces,
-                call.settings,
-                seconds=left and left * share,
-                stop=call.stop,
-                folder=call.folder,
-                write=False,
-                progress=call.progress,
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for an unknown method and for options that do not suit it, and what `may_claim` raises:
+        before the work, not after it."""
+        if self.method not in METHODS:
+            raise ValueError(f"the method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        tolerated = self.settings.noise > 0
+        if self.method in COMPARED and (self.noisy or tolerated):
+            raise ValueError(
+                f"{self.method.upper()} reads every trace as noise-free: give --method exact or neural, or no --noise"
             )
+        if self.lifted and self.method == "hybrid":
+            raise ValueError("the hybrid method learns ground models only: omit --lifted, or give another --method")
+        exact = self.method in ("auto", "exact")
+        kept = read_checkpoint(self.folder) if exact and self.folder is not None and not self.overwrite else None
+        trained = kept is not None and "method" not in kept[1]["settings"] and not self.lifted
+        of_part = kept is not None and kept[1].get("traces") == self.parts[0].sha256 != self.traces.sha256
+        if self.method != "auto":
+            reason = "requested"
+        elif of_part:
+            self.noisy, reason = True, f"an interrupted run continues: {NOISY}"
+        elif trained:
+            self.method, reason = "neural", "an interrupted training run continues"
+        else:
+            reason = "noise is tolerated" if tolerated else NOISY if self.noisy else "the traces are free of noise"
+        self.noisy = self.noisy or tolerated
+        if self.noisy and self.method == "exact":
+            reason += f": {NOISY}"
+        self.reasons.append(reason)
+        if self.folder is not None:
+            may_claim(self.folder, self.overwrite, resumes=self.resumes)
+            if kept is not None and self.method in ("auto", "exact") and not (of_part and trained):
+                of = self.parts[0] if of_part else self.traces
+                self.listed = Listed.read(self.folder, of, lifted=self.lifted)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the method continues an interrupted call."""
+        return self.method in ("auto", "exact") or (self.method == "neural" and not self.lifted)
+
+    @cached_property
+    def parts(self) -> tuple[Traces, Traces]:
+        """The traces to learn from and the held-out ones, for noisy traces."""
+        return split(self.traces)
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is up, or the call was stopped."""
+        return self.stop() or (self.seconds is not None and time.monotonic() - self.begun >= self.seconds)
+
+    def left(self) -> float | None:
+        """Seconds until the limit; at least one, or the whole of a shorter limit, so that each method finds a model.
+        None without a limit."""
+        if self.seconds is None:
+            return None
+        return max(min(1.0, self.seconds), self.seconds - (time.monotonic() - self.begun))
+
+    @property
+    def before_verdicts(self) -> float:
+        """The share of the time for learning; the rest is kept for what the traces show, where that takes long."""
+        return 1 - FOR_VERDICTS if self.lifted and self.folder is not None and not self.noisy else 1.0
+
+    def options(self, share: float) -> Options:
+        """The options of a learner without training that gets a share of the time that is left."""
+        left = self.left()
+        return {
+            "seconds": (SECONDS if left is None else left) * share,
+            "stop": self.stop,
+            "progress": self.say,
+            "listed": self.listed,
+        }
+
+    def result(self) -> Model:
+        """Learns, and writes the folder."""
+        with alone(self.folder):
+            if self.folder is not None:
+                claim(self.folder, self.overwrite, resumes=self.resumes)
+            if self.method != "auto" or not self.noisy:
+                model = self._first_accepted()
+                if model is not None:
+                    return model
+                self.noisy, self.reasons = True, self.reasons[-1:]
+                self.say(f"{self.reasons[0]}: {NOISY}")
+            return self._best_on_held_out()
+
+    def _tried(self, attempts: Sequence[Attempt], traces: Traces, held: Traces | None = None) -> str | None:
+        """Makes the attempts one after the other until a model is accepted, and returns the name of that attempt, or
+        None.
+
+        With held-out traces, each test is about the best model so far: the one that explains most of the held-out
+        traces, among equally good ones that with the highest training accuracy. Its attempt is returned in any case."""
+        name: str | None = None
+        for each in attempts:
+            if held is not None and self.found and self.over:
+                self.unfinished.append(f"{each.name}: not tried")
+                continue
+            try:
+                model = self.found[each.name] = each.learn(traces, each.share)
+            except Unsuitable as why:
+                self.reasons.append(str(why))
+                continue
+            name = each.name
+            if held is not None:
+                self.unfinished += model.report["unfinished"]
+                self.explained[name] = explained(model, held)
+                self.say(f"{name}: {self.explained[name]:.4f} of {self._judges} right")
+                name = max(self.found, key=lambda one: (self.explained[one], _accuracy(self.found[one])))
+            if not (refusal := each.accept(self.found[name])):
+                return name
+            if held is None:
+                self.reasons.append(refusal)
+            else:
+                self.say(f"{name} not accepted yet: {refusal}")
+        return None if held is None else name
+
+    def _first_accepted(self) -> Model | None:
+        """The first accepted model of all traces; None if there is none."""
+        name = self._tried(_attempts(self), self.traces)
+        if name is None:
+            return None
+        model, schemas = self.found[name], self.found.get("schemas")
+        if name == "schemas" and not (self.lifted or self.noisy):
+            self.reasons.append("schemas explain all of them")
+        elif name == "ground atoms" and schemas is not None and _no_worse(schemas, model):
+            model = schemas
+            self.reasons.append(f"schemas explain {_accuracy(schemas):.4f} of them")
+        model = self._grounded(model, self.traces)
+        unfinished = self.listed.unfinished if name in EXACT else bool(model.report["unfinished"])
+        return self._written(model, self.traces, {name} if unfinished else set())
+
+    def _best_on_held_out(self) -> Model:
+        """The model of a part of the traces that explains most of the held-out ones. An exact one is learned again from
+        all traces, unless it then explains fewer of them."""
+        part, held = self.parts
+        self.found.clear()
+        attempts = _noisy_attempts(self)
+        name = self._tried(attempts, part, held)
+        assert name is not None, "the last attempt suits all traces"
+        model, learned_from = self.found[name], part
+        shares = ", ".join(f"{each} {right:.4f}" for each, right in self.explained.items())
+        self.reasons.append(f"of {self._judges} they explain: {shares}")
+        cut = {each for each, other in self.found.items() if other.report["unfinished"]}
+        if name in EXACT and held is not part and not self.over:
+            again = next(each for each in attempts if each.name == name).learn(self.traces, 1.0)
+            if explained(again, self.traces) >= explained(model, self.traces):
+                model, learned_from = again, self.traces
+                self.reasons.append("then learned from all traces")
+        count = len(held) if held is not part else 0
+        model.report["held_out"] = {"traces": count, "explained": self.explained, "taken": name}
+        model.report["unfinished"] = list(dict.fromkeys([*self.unfinished, *model.report["unfinished"]]))
+        return self._written(self._grounded(model, learned_from), part, cut)
+
+    @property
+    def _judges(self) -> str:
+        """The traces that choose between models, in words."""
+        part, held = self.parts
+        return f"{len(held)} held-out traces" if held is not part else "the traces"
+
+    def _grounded(self, model: Model, traces: Traces) -> Model:
+        """The ground model of schemas over the actions of the traces, unless schemas are wanted."""
+        if self.lifted or isinstance(model, Learned):
+            return model
+        return Work(model.report["method"], traces, self.options(1.0)).grounded(model)
+
+    def _written(self, model: Model, traces: Traces, cut: Set[str]) -> Model:
+        """Adds to the report why the method was chosen, and writes the folder with what the traces show, for verdicts
+        on others. The checkpoint of training stays if training was cut short; if exact learning from `traces` was, what
+        it listed is written."""
+        report = model.report
+        report["chosen"] = "; ".join(self.reasons)
+        if self.folder is None:
+            return model
+        files = {} if self.noisy else self._seen(report)
+        resumes = "training" in cut and not self.lifted
+        if not resumes and cut & EXACT:
+            self.listed.write(self.folder, traces, report.get("seconds", 0.0), lifted=self.lifted)
+            resumes = True
+        if isinstance(model, LiftedModel):
+            ground = model.ground(self.traces.actions)
+            write_schemas(self.folder, model.schemas, ground, report, files, keep_checkpoint=resumes)
+        else:
+            model.save(self.folder, files, keep_checkpoint=resumes)
+        return model
+
+    def _seen(self, report: dict[str, Any]) -> dict[str, bytes]:
+        """What the traces show, as a file for the folder; no file if they contradict each other."""
+        left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
+        clock = Clock(GRACE if self.stop() else max(GRACE, left))
+        arity, objects = (MOST_ARITY, sorted(sorts_of(self.traces.actions)[1])) if self.lifted else (None, [])
+        seen = Seen.of(
+            self.traces,
+            arity=arity,
+            constants=objects,
+            reading=lambda rows: clock.reading(rows, 0.1),
+            going_on=clock.going_on,
         )
-        return trained[0]
+        if clock.cut or not clock.going_on():
+            report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
+        return {SEEN_FILE: seen.as_json()} if all(seen.negatives) else {}
 
-    def both(traces: Traces, share: float) -> Learned:
-        return from_trained(trained[0], traces, **call.how(share=share, write=False))
 
+def _attempts(call: _Call) -> list[Attempt]:
+    """The attempts to learn from all traces: the exact ones, or only the method that was requested."""
+    if call.method in ("neural", "hybrid", *COMPARED):
+        return [_requested(call)]
+    if call.noisy:
+        learner = learn_lifted_noisy if call.lifted else learn_noisy
+        return [
+            Attempt(
+                "schemas" if call.lifted else "ground atoms",
+                lambda traces, share: learner(traces, **call.options(share)),
+            )
+        ]
+    any_method, negatives = call.method == "auto", sum(call.traces.labels)
+
+    def classifies_all(model: Model) -> str:
+        # without negative traces training is impossible, and what was not finished continues
+        if not any_method or _accuracy(model) == 1 or model.report["unfinished"] or not negatives:
+            return ""
+        return f"the exact model classifies only {_accuracy(model):.4f} of the traces correctly"
+
+    def explains_all(schemas: Model) -> str:
+        unfinished = schemas.report["unfinished"]
+        if _accuracy(schemas) < 1 and not unfinished:
+            return "schemas do not explain all of them: if some may be noisy, give --noise auto"
+        if not schemas.report["predicates"]:
+            return "no schemas were found"
+        # any model explains all valid traces: without negative ones only finished schemas are accepted at once
+        if _accuracy(schemas) < 1 or (unfinished and not negatives):
+            return "schemas were not finished"
+        return ""
+
+    def consistent(learner: Callable[..., Model]) -> Callable[[Traces, float], Model]:
+        def learn(traces: Traces, share: float) -> Model:
+            try:
+                return learner(traces, **call.options(share))
+            except Contradiction as error:
+                if not any_method:
+                    raise
+                raise Unsuitable(str(error).partition(". ")[0]) from None
+
+        return learn
+
+    if call.lifted:
+        return [Attempt("schemas", consistent(learn_lifted_exact), call.before_verdicts, classifies_all)]
+    atoms = Attempt("ground atoms", consistent(learn_exact), accept=classifies_all)
+    # schemas need fewer traces than ground atoms, and get a third of the time
+    schemas = Attempt("schemas", partial(_schemas, call, learn_lifted_exact), 1 / 3, explains_all)
+    return [schemas, atoms] if any_method else [atoms]
+
+
+def _requested(call: _Call) -> Attempt:
+    """The attempt for a requested method that is not exact."""
+    if call.method == "neural":
+        return Attempt("training", partial(_trained, call))
+
+    def learn(traces: Traces, share: float) -> Model:
+        options = call.options(share)
+        if call.method == "locm":
+            return learn_locm(traces, **options)
+        if call.method == "sift":
+            return learn_lifted_sift(traces, **options) if call.lifted else learn_sift(traces, **options)
+        if call.seconds is None:
+            del options["seconds"]
+        return learn_hybrid(traces, call.settings, training=call.progress, **options)
+
+    return Attempt(call.method, learn, call.before_verdicts)
+
+
+def _noisy_attempts(call: _Call) -> list[Attempt]:
+    """The attempts to learn from noisy traces."""
+    noise = call.settings.noise
+
+    def explains_enough(model: Model) -> str:
+        """Refuses a model that leaves more traces unexplained than are noisy, by over two standard errors."""
+        allowed = noise + 2 * (noise * (1 - noise) / model.report["traces"]["count"]) ** 0.5 if noise else MOST_NOISE
+        missed = 1 - _accuracy(model)
+        return "" if missed <= allowed + 1e-9 else f"{missed:.4f} of the traces stay unexplained"
+
+    def never(model: Model) -> str:
+        return "the next attempt may explain more"
+
+    def exact(learner: Callable[..., Model]) -> Callable[[Traces, float], Model]:
+        return lambda traces, share: learner(traces, **call.options(share))
+
+    def both(traces: Traces, share: float) -> Model:
+        training = call.found["training"]
+        assert isinstance(training, Learned)
+        return from_trained(training, traces, **call.options(share))
+
+    training = partial(_trained, call)
+    if call.lifted:
+        return [Attempt("schemas", exact(learn_lifted_noisy), 1 / 2, explains_enough), Attempt("training", training)]
     return [
-        Attempt("schemas", schemas, 1 / 6, lambda report: bool(noise) and not too_many(report, noise)),
-        Attempt("ground atoms", atoms, 1 / 2, lambda report: not too_many(report, noise)),
-        Attempt("training", training, 2 / 3, exact=False),
-        Attempt("both", both, 1.0, exact=False),
+        Attempt("schemas", partial(_schemas, call, learn_lifted_noisy), 1 / 6, explains_enough if noise else never),
+        Attempt("ground atoms", exact(learn_noisy), 1 / 2, explains_enough),
+        Attempt("training", training, 2 / 3, never),
+        Attempt("both", both),
     ]
 
 
-def _lifted_attempts(call: Call) -> list[Attempt[LiftedModel]]:
-    """The ways to learn schemas of damaged traces."""
-
-    def schemas(traces: Traces, share: float) -> LiftedModel:
-        return learn_lifted_noisy(traces, **call.how(share=share, write=False))
-
-    def training(traces: Traces, share: float) -> LiftedModel:
-        return learn_lifted(traces, call.settings, seconds=call.left(), stop=call.stop, progress=call.progress)
-
-    return [
-        Attempt("schemas", schemas, 1 / 2, lambda report: not too_many(report, call.settings.noise)),
-        Attempt("training", training, 1.0, exact=False),
-    ]
-
-
-def _most_explained(call: Call, attempts: Sequence[Attempt[M]]) -> M:
-    """Of what the attempts learn, one after the other until one is enough, the model that explains most of the held-out
-    traces, of equals the one that explains most of the others. An exact one is learned again from all traces, unless it
-    then explains fewer of them. Writes the folder."""
-    part, held = call.parts
-    what = f"{len(held)} held-out traces" if held is not part else "the traces"
-    if call.folder is not None:
-        claim(call.folder, call.overwrite, resumes=True)
-    found: dict[str, tuple[float, M]] = {}
-
-    def best() -> str:
-        return max(found, key=lambda name: (found[name][0], found[name][1].report["training_accuracy"]))
-
-    unfinished: list[str] = []
-    for each in attempts:
-        if found and call.over:
-            unfinished.append(f"{each.name}: not tried")
-            continue
-        model = each.learn(part, each.share)
-        if model is None:
-            continue
-        found[each.name] = right, _ = _explained(model, held), model
-        unfinished += model.report["unfinished"]
-        call.say(f"{each.name}: {right:.4f} of {what} right")
-        if each.enough(found[best()][1].report):
-            break
-    name = best()
-    cut = {each for each, (_, model) in found.items() if model.report["unfinished"]}
-    explained = {each: right for each, (right, _) in found.items()}
-    shares = ", ".join(f"{each} {right:.4f}" for each, right in explained.items())
-    why = f"{call.why}; of {what} they explain: {shares}"
-    kept: M = found[name][1]
-    chosen = next(each for each in attempts if each.name == name)
-    if chosen.exact and held is not part and not call.over:
-        again = chosen.learn(call.traces, 1.0)
-        if again is not None and _explained(again, call.traces) >= _explained(kept, call.traces):
-            kept, why = again, f"{why}; then learned from all traces"
-    kept.report["chosen"] = why
-    kept.report["held_out"] = {"traces": len(held) if held is not part else 0, "explained": explained, "taken": name}
-    kept.report["unfinished"] = list(dict.fromkeys([*unfinished, *kept.report["unfinished"]]))
-    if call.folder is not None:
-        _write(kept, call, cut)
-    return kept
-
-
-def _explained(model: Learned | LiftedModel, traces: Traces) -> float:
-    """The share of the traces that the model explains."""
-    return accuracy(_heads(model, traces), Judge(traces))
-
-
-def _heads(model: Learned | LiftedModel, traces: Traces) -> Heads:
-    return Heads.of_model(model.model if isinstance(model, Learned) else model.ground(traces.actions))
-
-
-def _write(model: Learned | LiftedModel, call: Call, cut: Set[str]) -> None:
-    """Writes the folder. The checkpoint of training stays if it is among the attempts that were cut short; else, if
-    another one is, what was listed is kept."""
-    assert call.folder is not None
-    lifted = isinstance(model, LiftedModel)
-    goes_on = "training" in cut and not lifted
-    if not goes_on and cut & {"schemas", "ground atoms"}:
-        call.listed.write(call.folder, call.parts[0], model.report.get("seconds", 0.0), lifted=lifted)
-        goes_on = True
-    if isinstance(model, LiftedModel):
-        write_schemas(
-            call.folder, model.schemas, model.ground(call.traces.actions), model.report, keep_checkpoint=goes_on
-        )
-    else:
-        model.save(call.folder, keep_checkpoint=goes_on)
-
-
-def _by_schemas_or_atoms(call: Call) -> Learned | None:
-    """The exact model of clean traces, or None if they are not clean. It is the ground model of schemas, which need
-    fewer traces than ground atoms and get a third of the time, if they explain all traces, or if the time was too
-    short for both and they explain no fewer. Of valid traces alone any model explains all: only finished schemas are
-    taken at once."""
-    schemas = _schemas(learn_lifted_exact, call.traces, call, share=1 / 3)
-    if schemas is None:
-        return call.clean(learn_exact)
-    accuracy, unfinished = schemas.report["training_accuracy"], schemas.report["unfinished"]
-    if accuracy < 1 and not unfinished:
-        call.why += SCHEMAS_FAIL
-    found = bool(schemas.report["predicates"])
-    if found and accuracy == 1 and (sum(call.traces.labels) or not unfinished):
-        return _grounded(schemas, call.traces, call.how(why=f"{call.why}, and schemas explain all of them"))
-    atoms = call.clean(learn_exact)
-    if atoms is None or not (found and unfinished and atoms.report["unfinished"]):
-        return atoms
-    if atoms.report["training_accuracy"] > accuracy:
-        return atoms
-    call.overwrite = True  # what was written for ground atoms
-    return _grounded(schemas, call.traces, call.how(why=f"{call.why}; schemas explain {accuracy:.4f} of them"))
-
-
-def _schemas(learner: Callable[..., LiftedModel], traces: Traces, call: Call, *, share: float) -> LiftedModel | None:
-    """What a learner of schemas makes of the traces, not written yet; None if the actions are not those of schemas, or
-    the traces are not for it: contradictory ones, or without negatives, which the ground method judges."""
+def _schemas(call: _Call, learner: Callable[..., LiftedModel], traces: Traces, share: float) -> LiftedModel:
+    """Schemas for a ground model. Raises `Unsuitable` if some actions have no arguments, or if the learner refuses the
+    traces, for example contradictory ones: the attempt with ground atoms then decides."""
     if not all(" " in action for action in traces.actions):
-        return None
+        raise Unsuitable("no schemas, since not all actions have arguments")
     try:
-        return learner(traces, **call.how(share=share, write=False))
-    except ValueError:
-        return None
+        return learner(traces, **call.options(share))
+    except ValueError as error:
+        raise Unsuitable(f"no schemas, since {str(error).partition(':')[0]}") from None
 
 
-def _grounded(lifted: LiftedModel, traces: Traces, how: How) -> Learned:
-    """The ground model of learned schemas over the actions of the traces."""
-    work = Work(lifted.report["method"], traces, how)
-    work.claim(resumes=lifted.report["method"] == "exact")
-    return work.grounded(lifted)
+def _trained(call: _Call, traces: Traces, share: float) -> Model:
+    if call.folder is not None and call.listed.folder is not None:
+        # the checkpoint of exact learning has been read, and training writes its own
+        (call.folder / "checkpoint.npz").unlink(missing_ok=True)
+    left = call.left()
+    limit = None if left is None else left * share
+    if call.lifted:
+        return learn_lifted(traces, call.settings, seconds=limit, stop=call.stop, progress=call.progress)
+    return learn_neural(
+        traces, call.settings, seconds=limit, stop=call.stop, folder=call.folder, progress=call.progress
+    )
+
+
+def split(traces: Traces) -> tuple[Traces, Traces]:
+    """The traces to learn from, and those held out: the same share of valid and of negative ones, drawn with a fixed
+    seed. With fewer than two of a kind, both are all traces."""
+    labels = np.array(traces.labels)
+    order = np.random.default_rng(0).permutation(len(labels))
+    held: list[int] = []
+    for label in (0, 1):
+        mine = order[labels[order] == label]
+        if len(mine) < 2:
+            return traces, traces
+        held += mine[: max(1, len(mine) // ONE_IN)].tolist()
+    return traces.only(sorted({*range(len(labels))} - {*held})), traces.only(sorted(held))
+
+
+def explained(model: Model, traces: Traces) -> float:
+    """The share of the traces that the model explains."""
+    ground = model.model if isinstance(model, Learned) else model.ground(traces.actions)
+    return accuracy(Heads.of_model(ground), Judge(traces))
+
+
+def _accuracy(model: Model) -> float:
+    right: float = model.report["training_accuracy"]
+    return right
+
+
+def _no_worse(schemas: Model, atoms: Model) -> bool:
+    """Whether schemas are preferred, if the time was too short for both."""
+    both_cut = schemas.report["unfinished"] and atoms.report["unfinished"]
+    return bool(both_cut and schemas.report["predicates"]) and _accuracy(schemas) >= _accuracy(atoms)

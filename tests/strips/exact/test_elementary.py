@@ -14,7 +14,7 @@ from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.predicates import Predicate, as_schemas, grounded
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import valid_rows
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.model import bits
 from statewise.strips.model.schemas import arguments, ground
 from statewise.strips.planning.metrics import trace_accuracy

@@ -11,16 +11,18 @@ from statewise.strips.exact import frame, ground
 from statewise.strips.exact.features import alternating
 from statewise.strips.exact.frame import Clock
 from statewise.strips.exact.ground import Contradiction, learn_exact
-from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.windows import Windows
+from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.model import learned as learned_folder
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.candidates import Candidates
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import Learned
-from statewise.strips.neural.pooling import Candidates, prune
+from statewise.strips.model.traces import Traces
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.containment import implied
+from statewise.strips.verification.pruning import prune
 from statewise.strips.verification.verification import verify
 
 
@@ -87,14 +89,14 @@ DRAWN = traces(domain("blocksworld:2"), 60, 20, 1)
 
 
 def test_the_folder_reads_back(tmp_path):
-    learned = learn_exact(DRAWN, folder=tmp_path / "out")
+    learned = learn(DRAWN, method="exact", folder=tmp_path / "out")
     again = Learned.load(tmp_path / "out")
     assert again.model == learned.model
     assert again.report["method"] == "exact"
     assert (again.theta == learned.theta).all()
     with pytest.raises(FileExistsError):
-        learn_exact(DRAWN, folder=tmp_path / "out")
-    learn_exact(DRAWN, folder=tmp_path / "out", overwrite=True)
+        learn(DRAWN, method="exact", folder=tmp_path / "out")
+    learn(DRAWN, method="exact", folder=tmp_path / "out", overwrite=True)
 
 
 def stop_after(calls):
@@ -105,13 +107,13 @@ def stop_after(calls):
 
 def test_stopped_learning_gives_a_sound_model_and_goes_on(tmp_path):
     folder = tmp_path / "out"
-    learned = learn_exact(DRAWN, folder=folder, stop=stop_after(5))
+    learned = learn(DRAWN, method="exact", folder=folder, stop=stop_after(5))
     assert "listing the alternating features" in learned.report["unfinished"]
     assert (folder / "checkpoint.npz").exists()
     judged = trace_accuracy(learned.model, DRAWN)
     assert judged["positives"] == 1
     assert judged["accuracy"] < 1
-    whole = learn_exact(DRAWN, folder=folder)
+    whole = learn(DRAWN, method="exact", folder=folder)
     assert whole.report["unfinished"] == []
     assert whole.report["training_accuracy"] == 1
     assert not (folder / "checkpoint.npz").exists()
@@ -147,15 +149,15 @@ def test_a_full_disk_leaves_nothing_that_looks_learned(tmp_path, monkeypatch):
         write(path, content)
 
     monkeypatch.setattr(learned_folder, "write_atomically", full)
-    for learn in (learn_exact, learn_lifted_exact):
+    for learner in (learn, learn_schemas):
         with pytest.raises(OSError, match="No space"):
-            learn(DRAWN, folder=tmp_path / "out")
+            learner(DRAWN, method="exact", folder=tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 
 def test_a_stopped_run_goes_on_only_with_its_own_traces(tmp_path):
     folder = tmp_path / "out"
-    learn_exact(DRAWN, folder=folder, stop=stop_after(5))
+    learn(DRAWN, method="exact", folder=folder, stop=stop_after(5))
     with pytest.raises(ValueError, match="other traces"):
-        learn_exact(DRAWN.only(range(30)), folder=folder)
+        learn(DRAWN.only(range(30)), method="exact", folder=folder)
     assert json.loads((folder / "report.json").read_text())["unfinished"]

@@ -8,12 +8,14 @@ from statewise.strips.exact.ground import Contradiction
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.predicates import Predicate, as_schemas
 from statewise.strips.exact.slots import Signature, events, sequences, signatures, slot_windows
+from statewise.strips.methods import learn_schemas
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import ground
+from statewise.strips.model.traces import Traces
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces, traces, with_noise
+from statewise.strips.trace_data.random_traces import traces, with_noise
 from statewise.strips.verification.verification import verify
 
 
@@ -36,7 +38,7 @@ def test_schemas_from_positive_walks_hold_for_larger_instances(small, large, wal
 
 def test_labelled_traces_are_explained(tmp_path):
     drawn = traces(domain("ferry:3x2"), 200, 20, 2)
-    learned = learn_lifted_exact(drawn, folder=tmp_path / "out")
+    learned = learn_schemas(drawn, method="exact", folder=tmp_path / "out")
     assert learned.report["training_accuracy"] == 1
     assert trace_accuracy(learned.ground(drawn.actions), drawn)["accuracy"] == 1
     assert read_schemas(tmp_path / "out") == learned.schemas
@@ -172,9 +174,9 @@ def test_what_is_assumed_says_where_the_traces_begin():
     assert report["assumed"].startswith(
         "what the model forbids never happened in these 4 traces, which begin with 4 diff"
     )
-    assert "if traces do not begin in all kinds of states" in report["assumed"]
+    assert "If traces do not begin in all kinds of states" in report["assumed"]
     one = learn_lifted_exact(Traces(drawn.actions, rows[:1], (0,))).report["assumed"]
-    assert one.startswith("what the model forbids never happened in this 1 trace, which begins with one action: ")
+    assert one.startswith("what the model forbids never happened in this 1 trace, which begins with one action. ")
 
 
 def test_repeated_objects_are_judged_as_they_are_grounded():

@@ -1,6 +1,7 @@
 """Exact learning goes on from what an interrupted call had listed."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -10,8 +11,7 @@ from statewise.strips.exact.frame import READING, Clock
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.listed import Listed
-from statewise.strips.exact.noisy import learn_noisy
-from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
+from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
 from statewise.strips.exact.windows import Windows
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.model.learned import Learned, read_checkpoint, read_schemas, write_checkpoint
@@ -19,12 +19,12 @@ from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces, with_noise
 
 CLEAN = traces(domain("ferry:2x2"), 200, 20, 1)
-DAMAGED = with_noise(CLEAN, 0.05, "labels", 1)
+NOISY = with_noise(CLEAN, 0.05, "labels", 1)
 LEARNERS = {
     "atoms": (learn_exact, CLEAN),
     "schemas": (learn_lifted_exact, CLEAN),
-    "atoms, damaged": (learn_noisy, DAMAGED),
-    "schemas, damaged": (learn_lifted_noisy, DAMAGED),
+    "atoms, noisy": (learn_noisy, NOISY),
+    "schemas, noisy": (learn_lifted_noisy, NOISY),
 }
 
 
@@ -38,9 +38,10 @@ def model_of(learned):
     return getattr(learned, "schemas", None) or learned.model
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_an_interrupted_call_goes_on_from_what_it_listed(tmp_path, monkeypatch, name):
-    learner, given = LEARNERS[name]
+@pytest.mark.parametrize("given", [CLEAN, NOISY], ids=["clean", "noisy"])
+@pytest.mark.parametrize("call", [learn, learn_schemas])
+def test_an_interrupted_call_goes_on_from_what_it_listed(tmp_path, monkeypatch, call, given):
+    learner = partial(call, method="exact", noisy=given is NOISY)
     offered, stopped, cutting = [], [], False
 
     def noted(windows, *, known=(), seconds, stop):
@@ -74,8 +75,8 @@ def test_an_interrupted_call_goes_on_from_what_it_listed(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize(
     ("given", "how"),
-    [(CLEAN, {"method": "exact"}), (CLEAN, {}), (DAMAGED, {"damaged": True})],
-    ids=["exact", "auto", "auto, damaged"],
+    [(CLEAN, {"method": "exact"}), (CLEAN, {}), (NOISY, {"noisy": True})],
+    ids=["exact", "auto", "auto, noisy"],
 )
 def test_learn_goes_on_whatever_it_was_at(tmp_path, given, how):
     """Stopped after more and more calls, in whichever learner that is, the same call ends as one that was not."""
@@ -104,7 +105,7 @@ def test_schemas_and_ground_atoms_do_not_go_on_from_each_other(tmp_path):
     with pytest.raises(ValueError, match="interrupted run with other settings"):
         learn_schemas(CLEAN, folder=tmp_path / "atoms")
     with pytest.raises(ValueError, match="interrupted run with other traces"):
-        learn_exact(traces(domain("ferry:2x2"), 100, 20, 2), folder=tmp_path / "atoms")
+        learn(traces(domain("ferry:2x2"), 100, 20, 2), method="exact", folder=tmp_path / "atoms")
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.25])
@@ -114,7 +115,7 @@ def test_no_time_is_not_the_time_of_a_call_without_a_limit(seconds):
 
 
 def test_what_was_read_of_some_traces_alone_is_not_kept(tmp_path):
-    learned = learn_exact(CLEAN, folder=tmp_path / "out", stop=lambda: True)
+    learned = learn(CLEAN, method="exact", folder=tmp_path / "out", stop=lambda: True)
     assert "reading all traces" in learned.report["unfinished"]
     assert read_checkpoint(tmp_path / "out")[1]["progress"]["listed"] == {}
 
@@ -159,15 +160,15 @@ def test_what_holds_of_some_traces_alone_is_not_kept_for_other_learners(monkeypa
     ids=json.dumps,
 )
 def test_a_damaged_checkpoint(tmp_path, damage):
-    learn_exact(CLEAN, folder=tmp_path, stop=lambda: True)
+    learn(CLEAN, method="exact", folder=tmp_path, stop=lambda: True)
     facts = read_checkpoint(tmp_path)[1]
     if "progress" in damage:
         kept = {key: facts["progress"][key] for key in ("results", "log", "seconds")}
         damage = {"progress": {**kept, **damage["progress"]}}
     write_checkpoint(tmp_path, {}, {**facts, **damage})
     with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged: .*: start over with --overwrite"):
-        learn_exact(CLEAN, folder=tmp_path)
-    assert learn_exact(CLEAN, folder=tmp_path, overwrite=True).report["unfinished"] == []
+        learn(CLEAN, method="exact", folder=tmp_path)
+    assert learn(CLEAN, method="exact", folder=tmp_path, overwrite=True).report["unfinished"] == []
 
 
 def test_without_a_checkpoint_nothing_is_known(tmp_path):

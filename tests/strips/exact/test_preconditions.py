@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from strips_oracle import effects, false_before, some_traces
 
 from statewise.strips.exact.features import Feature, alternating
-from statewise.strips.exact.preconditions import Occasions, as_heads, bits_to_code, evidence, preconditions
+from statewise.strips.exact.preconditions import Occasions, alternation_evidence, as_heads, bits_to_code, preconditions
 from statewise.strips.exact.windows import Windows
-from statewise.strips.model.head_arrays import Judge
+from statewise.strips.model.heads import Judge
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 
@@ -111,7 +111,7 @@ def test_evidence_of_alternation_is_what_it_excludes():
     features = alternating(Windows.of(drawn)).features
     found = Occasions.at(drawn, features)
     swapped = Occasions.at(drawn, [Feature(each.add, each.delete) for each in features])
-    worth = evidence(features, found, swapped)
+    worth = alternation_evidence(features, found, swapped)
     rows = drawn.valid_only().rows
     total = sum(map(len, rows))
     for place in (0, len(features) // 2, len(features) - 1):

@@ -4,8 +4,9 @@ import pytest
 
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.symmetry import symmetric, symmetries
+from statewise.strips.model.traces import Traces
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.verification import verify
 
 

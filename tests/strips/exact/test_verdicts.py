@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from strips_oracle import can_require, effects, false_before
 
 from statewise.strips.exact.verdicts import Seen, Verdict, apart
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import Action, ActionModel
-from statewise.strips.neural.lifted import sorts_of
+from statewise.strips.model.traces import Traces
 from statewise.strips.planning.checking import check, described, read_seen
 from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 
 
 def labelled(model: ActionModel, rows) -> Traces:
@@ -280,8 +281,8 @@ def test_objects_of_another_sort_are_not_decided():
     seen = Seen.of(Traces(actions, tuple(tuple(map(actions.index, row)) for row in rows), (0,)), arity=2)
     assert seen.verdict(["board c7 l8"]) == Verdict("valid", None)
     for names, step, said in (
-        (["board l0 c0"], 0, "'l0' stands here where 'c0' did in training, which is of another sort"),
-        (["sail l8 l9", "board l8 l9"], 1, "'l8' stands here where 'c0' did"),  # new objects have sorts, too
+        (["board l0 c0"], 0, "'l0' is in a place of 'c0' in training, which is of another sort"),
+        (["sail l8 l9", "board l8 l9"], 1, "'l8' is in a place of 'c0'"),  # new objects have sorts, too
     ):
         found = seen.verdict(names)
         assert (found.outcome, found.step) == ("undecided", step)
@@ -308,7 +309,7 @@ def test_they_come_back_from_the_folder(tmp_path):
         assert (again.minimal, again.negatives) == (seen.minimal, seen.negatives)
     content = {**json.loads(seen.as_json()), "format": "statewise seen windows 1"}
     (tmp_path / "seen.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"of an earlier version, whose verdicts may be wrong: learn again"):
+    with pytest.raises(ValueError, match=r"by an earlier version, whose verdicts may be wrong: learn again"):
         read_seen(tmp_path)
     (tmp_path / "seen.json").unlink()
     with pytest.raises(ValueError, match=r"has no seen\.json"):

@@ -5,14 +5,16 @@ import pytest
 from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
 from statewise.strips import learn_schemas
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.candidates import Candidates
+from statewise.strips.model.heads import Heads
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import Schema, arguments, ground
-from statewise.strips.neural.lifted import COPIES, Space, _schemas, learn_lifted, sorts_of
-from statewise.strips.neural.pooling import Candidates
+from statewise.strips.model.traces import Traces
+from statewise.strips.neural.lifted import COPIES, Space, _schemas, learn_lifted
 from statewise.strips.neural.settings import Settings
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.verification import verify
 
 BY_HAND = [("ferry:3x2", FERRY), ("blocksworld:3", BLOCKSWORLD), ("blocksworld:2", BLOCKSWORLD), ("ferry:2x1", FERRY)]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.model import Action, ActionModel, bits
 from statewise.strips.neural.transformer import EDGE, focal_loss, head_outputs, inconsistency
 

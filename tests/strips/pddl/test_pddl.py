@@ -229,7 +229,7 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (ONE % ACT, "(define (problem x) (:domain d) (:init (p)))", r"problem\.pddl:1: .*goal"),
         (ONE % "(:derived (q) (p))", START, r"domain\.pddl:3: derived predicates"),
         (ONE % "(:predicates (r ?x)\n (r ?x ?y))", START, r"domain\.pddl:4: the predicate 'r' is declared twice"),
-        (ONE % "(:predicates (or ?x ?y))", START, r"domain\.pddl:3: 'or' means .* it cannot be a predicate"),
+        (ONE % "(:predicates (or ?x ?y))", START, r"domain\.pddl:3: 'or' has .* it cannot be the name of a predicate"),
         (ONE % ACT.replace("(not (p))", "(oneof (p) (q))"), START, r"domain\.pddl:3: effects with oneof cannot be"),
         (ONE % ACT, START.replace("(:init (p))", "(:init (unknown (p)))"), r"problem\.pddl:2: initial .* unknown"),
         (
@@ -241,7 +241,7 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (ONE % "(:timeless (q))", START, r"domain\.pddl:3: \(:timeless .* is not a section"),
         (ONE % "(:init (p))", START, r"domain\.pddl:3: \(:init .* is not a section of a domain"),
         (ONE % ACT, START.replace(":init", ":inits"), r"problem\.pddl:2: .* of a problem .*: did you mean :init\?"),
-        (START, ONE % ACT, r"domain\.pddl:1: this is a problem, and .*problem\.pddl a domain: give them the other way"),
+        (START, ONE % ACT, r"domain\.pddl:1: this is a problem, and .*problem\.pddl is a domain: swap the two"),
         (ONE % ACT, ONE % ACT, r"problem\.pddl:1: this is a domain, where a problem is expected"),
         (START, START, r"domain\.pddl:1: this is a problem, where a domain is expected"),
         (

@@ -4,13 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.strips.model.model import Action, ActionModel
+from statewise.strips.model.traces import Traces
 from statewise.strips.pddl.pddl import Problem
 from statewise.strips.planning import plans as plan_module
 from statewise.strips.planning.metrics import applicability, first_rejected, problem_solving, syntactic, trace_accuracy
 from statewise.strips.planning.planner import PlannerTimeout
 from statewise.strips.planning.plans import Plan, UnmatchedGoal
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 
 
 @st.composite

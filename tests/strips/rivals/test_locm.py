@@ -7,11 +7,12 @@ import pytest
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.schemas import Schema
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.settings import Settings
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.rivals.locm import learn_locm, machines
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.verification import verify
 
 
@@ -225,7 +226,7 @@ def test_it_is_a_method(tmp_path):
     assert trace_accuracy(learned.model, given) == trace_accuracy(lifted.ground(given.actions), given)
     assert (tmp_path / "ground" / "seen.json").is_file()
     for how in (learn, learn_schemas):
-        with pytest.raises(ValueError, match="LOCM reads every trace as undamaged"):
+        with pytest.raises(ValueError, match="LOCM reads every trace as noise-free"):
             how(given, Settings(noise=0.1), method="locm")
 
 

@@ -43,7 +43,7 @@ def test_it_is_a_method(tmp_path):
     given = traces(domain("ferry:2x1"), 30, 10, 1)
     for how in (learn, learn_schemas):
         assert how(given, method="sift", folder=tmp_path / how.__name__).report["method"] == "sift"
-        with pytest.raises(ValueError, match="every trace as undamaged"):
+        with pytest.raises(ValueError, match="every trace as noise-free"):
             how(given, Settings(noise=0.1), method="sift")
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from statewise.strips.model.traces import Traces
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.trace_data.trace_files import BITS, read_traces, write_traces
 
 ODD = st.text(st.sampled_from(" ,;\"'\\\t\n()[]{}:#|äß漢→😀\u2028\x85ab1"), min_size=1, max_size=6)
@@ -221,8 +222,8 @@ def test_plans_of_either_case_are_the_same_actions(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("t.csv", CSV + "1,stay,\n1,GO a,\n2,go b,\n", "t.csv:4: 'go' and, at .*t.csv:3, 'GO' differ in the case of"),
-        ("t.csv", CSV + "1,go a,\n1,go A,\n", "t.csv:3: 'go A' and, at .*t.csv:2, 'go a' differ in the case"),
+        ("t.csv", CSV + "1,stay,\n1,GO a,\n2,go b,\n", "t.csv:4: 'go' and, at .*t.csv:3, 'GO' differ only in the case"),
+        ("t.csv", CSV + "1,go a,\n1,go A,\n", "t.csv:3: 'go A' and, at .*t.csv:2, 'go a' differ only in the case"),
         ("t.txt", "Go a, stay\ngo a, stay\n", "t.txt:2: 'go' and"),
     ],
 )

@@ -9,12 +9,11 @@ COMMANDS = {
     "learn": "learn an action model from traces",
     "show": "show a model as text and plots",
     "verify": "decide equivalence with a reference, or find a shortest counterexample",
-    "check": "say of new traces what is certain: valid, invalid, or not decided",
+    "check": "say which new traces are certainly valid or invalid",
     "evaluate": "score a model on traces and against a true model",
-    "simplify": "the simplest equivalent model, each step proven",
+    "simplify": "find the simplest equivalent model, each step proven",
     "export": "write a model as PDDL",
     "plan": "plan with a learned model",
-    "reproduce": "run the experiments of the STRIPS Transformer paper, and more",
 }
 
 

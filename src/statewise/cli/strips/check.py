@@ -1,4 +1,4 @@
-"""statewise strips check: say of new traces what is certain."""
+"""statewise strips check: say which new traces are certainly valid or invalid."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def run(words: list[str]) -> int:
 
     parser = Parser(
         "strips check",
-        "Says of each new trace whether it is valid, invalid, or not decided by what was seen in training: valid or\n"
-        "invalid if every model that explains the training traces says so. Of learned schemas, only models of\n"
-        "one kind are considered, which the last line says. Exit code: 1 if a trace is invalid.\n\n"
+        "Says for each new trace whether it is valid, invalid, or undecided: valid or invalid if every model that\n"
+        "explains the training traces says so. For learned schemas, only models of one kind are considered, which\n"
+        "the last line describes. Exit code: 1 if a trace is invalid.\n\n"
         "  statewise strips check learned/ new.csv\n"
         "  statewise strips check learned/ new.csv --constants none  # decides more\n"
         "  statewise strips check learned/ new.csv --json",
@@ -30,7 +30,7 @@ def run(words: list[str]) -> int:
     add_ignore_states(parser)
     parser.add_argument("--constants", metavar="NAMES", help=CONSTANTS)
     parser.add_argument(
-        "--lines", type=at_least(0), default=20, help="traces that are listed, of those not valid (default: 20)"
+        "--lines", type=at_least(0), default=20, help="the most traces to list, among those not valid (default: 20)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead, with all verdicts")
     options = parser.parse_args(words)

@@ -16,9 +16,9 @@ def run(words: list[str]) -> int:
 
     parser = Parser(
         "strips evaluate",
-        "Scores an action model: the share of traces with every prefix classified correctly; and against a true model\n"
-        "precision and recall of preconditions and effects (atoms matched) and of applicable actions on random walks,\n"
-        "and exact equivalence.\n\n"
+        "Scores an action model: the share of traces of which every prefix is classified correctly; and against a\n"
+        "true model, precision and recall of preconditions and effects (after matching atoms), precision and recall\n"
+        "of applicable actions on random walks, and exact equivalence.\n\n"
         "  statewise strips evaluate learned/ --traces test.csv\n"
         "  statewise strips evaluate learned/ --traces test.csv \\\n"
         "      --against blocksworld:3 --json",
@@ -63,7 +63,7 @@ def run(words: list[str]) -> int:
                 "real_states": verify(model, reference, real_states=True).outcome,
                 "drawn_traces": verify(model, reference, drawn_only=True).outcome,
             }
-        # many models are equivalent: the entries that matter are those of a simplest one
+        # many models are equivalent, so the entries of a simplest one are compared
         like = isinstance(reference, Domain) and found["equivalence"]["drawn_traces"] == "equivalent"
         simple = simplify(
             model, reference=reference, notion="drawn traces" if like else "definition 1", seconds=options.seconds
@@ -75,9 +75,9 @@ def run(words: list[str]) -> int:
         return 0
     titles = {
         "traces": "traces classified correctly at every prefix",
-        "certainty": "traces decided by what was seen in training, and the share of these that is right",
+        "certainty": "share of the traces with a certain verdict, and the share of these verdicts that is right",
         "syntactic": "preconditions and effects of the simplest equivalent model, atoms matched",
-        "syntactic_as_learned": "the same of the model as it was learned",
+        "syntactic_as_learned": "preconditions and effects of the model as it was learned, atoms matched",
         "applicability": "applicable actions on random walks, against Definition 1 and the real state",
         "equivalence": "exact equivalence",
     }

@@ -17,28 +17,35 @@ def run(words: list[str]) -> int:
     parser = Parser(
         "strips export",
         "Writes an action model as PDDL: ground, or with --lifted the learned schemas as a typed domain with negative\n"
-        "preconditions. A trace gives a problem: its initial atoms are those that its beginning requires, its goal is\n"
-        "what holds after it. Predicates are named p0, p1, ..., or with --names-from after those that they match\n"
-        "there. Needs the extra `planning`.\n\n"
+        "preconditions. A trace becomes a problem: its initial atoms are those that the beginning of the trace\n"
+        "requires, its goal is what is true after the trace. Predicates are named p0, p1, ..., or with --names-from\n"
+        "after those of the reference that they match. Needs the extra `planning`.\n\n"
         "  statewise strips export learned/ --out out.pddl\n"
         "  statewise strips export learned/ --lifted --problem-from trace.csv\n"
         "  statewise strips export learned/ --out out.pddl --names-from blocksworld:3",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--to", choices=["pddl"], default="pddl", help="the format (default: pddl)")
-    parser.add_argument("--lifted", action="store_true", help="a lifted domain, of a model learned with --lifted")
+    parser.add_argument(
+        "--lifted", action="store_true", help="a lifted domain, from a model that was learned with --lifted"
+    )
     parser.add_argument(
         "--positive-preconditions",
         action="store_true",
-        help="for planners without negative preconditions: write predicates `not-...` instead, as "
-        "pyperplan needs (a ground domain has none)",
+        help="for planners without negative preconditions, such as pyperplan: write predicates `not-...` instead (a "
+        "ground domain has no negative preconditions)",
     )
     parser.add_argument(
-        "--problem-from", metavar="FILE", help="traces: a problem from the first; over any objects with --lifted"
+        "--problem-from",
+        metavar="FILE",
+        help="a file of traces: the first becomes a problem; any objects with --lifted",
     )
     add_ignore_states(parser)
     parser.add_argument(
-        "--out", metavar="FILE", default="domain.pddl", help="default domain.pddl; the problem is written beside it"
+        "--out",
+        metavar="FILE",
+        default="domain.pddl",
+        help="file of the domain (default: domain.pddl); the problem is written beside it",
     )
     parser.add_overwrite()
     parser.add_argument("--names-from", metavar="REFERENCE", help=AGAINST)
@@ -60,7 +67,7 @@ def run(words: list[str]) -> int:
 
 
 def _export(options: Namespace, out: Path, beside: Path) -> tuple[str, str]:
-    """Writes the domain to `out` and the problem to `beside`. What there is in them, and where the problem is from."""
+    """Writes the domain to `out` and the problem to `beside`. Returns a description of each."""
     from statewise.cli.strips.sources import model_of, read_example, read_model, read_reference
     from statewise.strips import export, export_lifted, read_schemas
 
@@ -75,9 +82,7 @@ def _export(options: Namespace, out: Path, beside: Path) -> tuple[str, str]:
     training = read_model(options.model)
     schemas = read_schemas(Path(options.model)) if Path(options.model).is_dir() else None
     if schemas is None:
-        raise ValueError(
-            f"{options.model} was not learned lifted and has no schemas: learn with --lifted, or export without it"
-        )
+        raise ValueError(f"{options.model} has no schemas: learn with --lifted, or export without --lifted")
     lifted = export_lifted(
         schemas,
         training.names,
@@ -96,6 +101,6 @@ def _export(options: Namespace, out: Path, beside: Path) -> tuple[str, str]:
     if example is not None:
         size += (
             f"\ninitial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "
-            f"effects, {len(lifted.unknown)} not known and taken to be false"
+            f"effects, {len(lifted.unknown)} unknown and assumed to be false"
         )
     return size, of_problem

@@ -6,7 +6,6 @@ import shutil
 import sys
 import textwrap
 import time
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,12 @@ from statewise.runtime.messages import say, say_in_place
 if TYPE_CHECKING:
     import numpy as np
 
-    from statewise.strips import Settings, Traces
+    from statewise.strips import Learned, LiftedModel
 
 QUESTIONS = 3
-"""The most open questions that are shown."""
+"""The largest number of open questions that are shown."""
 OF_TRAINING = ("atoms", "restarts", "steps", "pool")
-"""Options that only training has: one of them chooses it."""
+"""Options that only training has: giving one of them chooses training."""
 
 
 def run(words: list[str]) -> int:
@@ -32,10 +31,10 @@ def run(words: list[str]) -> int:
 
     parser = Parser(
         "strips learn",
-        "Learns an action model from traces: exactly, by SAT over what was seen, or over what recurs if the traces\n"
-        "contradict each other; where that explains too few of them, also by training restarts of the STRIPS\n"
-        "Transformer in parallel and pooling their sound heads: then the model that explains most of a fifth of the\n"
-        "traces, held out, is written. It says which, and why. Negative traces help, but plans or logs\n"
+        "Learns an action model from traces. From noise-free traces it learns exactly, by SAT over what was seen.\n"
+        "If the traces contradict each other, it learns from what recurs, and if that explains too few of them, also\n"
+        "by training restarts of the STRIPS Transformer and pooling their sound heads. Then it writes the model that\n"
+        "explains most of a fifth of the traces, held out, and says why. Negative traces help, but plans or logs\n"
         "that worked are enough. After --seconds, or Ctrl-C, the best model so far is written, and the same command\n"
         "continues (training with --lifted, hybrid, sift and locm start over).\n\n"
         "  statewise strips learn train.csv --out learned/\n"
@@ -51,26 +50,27 @@ def run(words: list[str]) -> int:
         "--method",
         default="auto",
         choices=["auto", "exact", "neural", "hybrid", "sift", "locm"],
-        help="exact: SAT; neural: training; auto (default): exact if the traces are clean; hybrid: "
-        "effects by both, from damaged traces; for "
-        "comparison, from the valid actions alone: sift, all alternating atoms; locm, state "
-        "machines of objects",
+        help="exact: SAT; neural: training; auto (default): exact if the traces are free of noise; hybrid: effects by "
+        "both, from noisy traces; for comparison, from only the valid actions: sift, all alternating atoms; locm, "
+        "state machines of objects",
     )
     parser.add_argument("--positive-only", action="store_true", help="use only the valid actions of the traces")
     parser.add_argument(
-        "--symmetry", action="store_true", help="add the traces with objects of one sort permuted, if not contradicted"
+        "--symmetry",
+        action="store_true",
+        help="add the traces with objects of one sort permuted, unless the traces contradict this",
     )
     parser.add_argument(
         "--seconds", type=above(0), help="time limit in seconds (default: 60 for exact, none for neural)"
     )
-    parser.add_argument("--atoms", help="neural: heads per restart, or auto: find the number (default)")
+    parser.add_argument("--atoms", help="neural: heads per restart, or auto (default): find the number")
     parser.add_argument("--restarts", type=at_least(1), help="neural: restarts (default: 10)")
     parser.add_argument("--steps", type=at_least(1), help="neural: maximum training steps per restart (default: 20000)")
     parser.add_argument(
         "--noise",
         metavar="SHARE",
-        help="share of damaged traces to tolerate, or auto: not known (default: none, unless "
-        "the traces contradict each other)",
+        help="share of noisy traces to tolerate, or auto if it is unknown (default: no noise, unless the traces "
+        "contradict each other)",
     )
     parser.add_argument(
         "--pool", action="store_true", default=None, dest="pool", help="neural: always use the pooled model"
@@ -85,7 +85,9 @@ def run(words: list[str]) -> int:
     if trained and options.method in ("exact", "sift", "locm"):
         raise ValueError(f"{trained[0]} is an option of training: give --method neural, or omit it")
     if options.lifted and (options.atoms not in (None, "auto") or options.pool is not None):
-        raise ValueError("--lifted finds and pools predicates by itself: omit --atoms, --pool and --no-pool")
+        raise ValueError(
+            "--lifted always finds the number of predicates and pools them: omit --atoms, --pool and --no-pool"
+        )
 
     from statewise.strips import Settings
 
@@ -120,41 +122,62 @@ def run(words: list[str]) -> int:
             f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
             file=sys.stderr,
         )
-    method = "neural" if trained and options.method == "auto" else options.method
+    from statewise.strips import learn, learn_schemas
+
     with interruptible() as stop:
-        return (_lifted if options.lifted else _ground)(options, given, settings, method, stop)
+        learned = (learn_schemas if options.lifted else learn)(
+            given,
+            settings,
+            method="neural" if trained and options.method == "auto" else options.method,
+            noisy=options.noise == "auto",
+            seconds=options.seconds,
+            stop=stop,
+            folder=Path(options.out),
+            overwrite=options.overwrite,
+            say=_say,
+            progress=_progress(),
+        )
+    _show_model(learned)
+    _unfinished(learned.report, Path(options.out))
+    seconds = "" if options.lifted else f"{learned.report['seconds']:.1f} s; "
+    say(f"{seconds}wrote {options.out}")
+    _nothing_learned(learned.report, options.lifted)
+    return 0
 
 
-def _ground(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
-    from statewise.strips import learn, model_table
+def _show_model(learned: Learned | LiftedModel) -> None:
+    from statewise.strips import Learned, model_table
 
-    learned = learn(
-        given,
-        settings,
-        method=method,
-        damaged=options.noise == "auto",
-        seconds=options.seconds,
-        stop=stop,
-        folder=Path(options.out),
-        overwrite=options.overwrite,
-        say=_say,
-        progress=_progress(),
-    )
     report = learned.report
-    say(model_table(learned.model, _width()))
+    ground = isinstance(learned, Learned)
+    say(model_table(learned.model, _width()) if isinstance(learned, Learned) else "\n".join(learned.as_lines(_width())))
     say()
     _entry("method", f"{report['method']}: {report['chosen']}")
-    exact = _by_schemas if "predicates" in report else _damaged if "support" in report else _exact
-    show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
-    show(report)
+    if ground:
+        exact = _by_schemas if "predicates" in report else _noisy if "support" in report else _exact
+        show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
+        show(report)
+    else:
+        if report["method"] == "locm":
+            _locm(report)
+        _supported(report)
     _open(report)
-    _entry("model", f"{report['atoms']} atoms; {_right(report)}")
-    _unfinished(report, Path(options.out))
-    say(f"{report['seconds']:.1f} s; wrote {options.out}")
-    if not report["atoms"]:
-        more = "--seconds" if report.get("unfinished") else "or longer traces"
-        say(f"no atom was found, so the model accepts every trace: give more {more}", file=sys.stderr)
-    return 0
+    size = f"{report['atoms']} atoms" if ground else f"{report['predicates']} predicates"
+    _entry("model", f"{size}; {_right(report)}")
+
+
+def _nothing_learned(report: dict[str, Any], lifted: bool) -> None:
+    if report["predicates" if lifted else "atoms"]:
+        return
+    more = (
+        "--steps, --restarts or traces"
+        if lifted and report["method"] == "neural"
+        else "--seconds"
+        if report.get("unfinished")
+        else "or longer traces"
+    )
+    what = "no predicate was found" if lifted else "no atom was found, so the model accepts every trace"
+    say(f"{what}: give more {more}", file=sys.stderr)
 
 
 def _exact(report: dict[str, Any]) -> None:
@@ -176,34 +199,34 @@ def _by_schemas(report: dict[str, Any]) -> None:
 
 
 def _supported(report: dict[str, Any]) -> None:
-    """What counted in damaged traces."""
+    """How many windows of noisy traces count."""
     if "support" in report:
         _entry(
             "windows",
-            f"{report['windows']} that at least {report['support']} traces imply; the others are taken for damage",
+            f"{report['windows']} that at least {report['support']} traces imply; the others are treated as noise",
         )
 
 
 def _open(report: dict[str, Any]) -> None:
-    """What the traces do not decide about schemas; damaged ones decide nothing."""
+    """What the traces leave open about schemas."""
     for at, each in enumerate(report.get("open", ())[:QUESTIONS]):
         without = f" without {', '.join(each['without'])} between" if each["without"] else ""
         _entry(
             "" if at else "open",
-            f"may {each['action']} follow {each['after']}{without}? The model says yes; it never happened in "
-            f"{each['places']} places; chance gives {each['expected']:.1f} times",
+            f"may {each['action']} follow {each['after']}{without}? The model allows it. It never happened in "
+            f"{each['places']} places, where chance predicts {each['expected']:.1f} times",
         )
     if more := report.get("open", ())[QUESTIONS:]:
         _entry("", f"and {len(more)} more in report.json: more traces would decide them")
     if report.get("open") == [] and not report["unfinished"]:
-        _entry("open", "no question about what the model allows where these traces led")
+        _entry("open", "no open question about what the model allows in the places that the traces reach")
     if "assumed" in report:
         _entry("assumed", report["assumed"])
     if few := report.get("few_objects"):
         _entry(
             "few",
-            f"{'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the model "
-            "may be wrong for more",
+            f"{'; '.join(map(', '.join, few))}: there are fewer than three objects of a sort, so the model may be "
+            "wrong for more",
         )
 
 
@@ -226,8 +249,8 @@ def _locm(report: dict[str, Any]) -> None:
     )
     _entry(
         "limits",
-        "LOCM sees no condition that never changes (such as which place is next to which), and of an "
-        "object one aspect only",
+        "LOCM finds no conditions that never change (such as which place is next to which), and only one aspect of "
+        "each object",
     )
 
 
@@ -235,17 +258,17 @@ def _hybrid(report: dict[str, Any]) -> None:
     _entry("training", f"{report['effects']} effects, from {len(report['restarts'])} restarts")
     _entry(
         "features",
-        f"{report['features']}: these, and the alternating ones in {report['windows']} windows that at "
-        f"least {report['support']} traces imply; the others are taken for damage",
+        f"{report['features']}: these, and the alternating ones in {report['windows']} windows that at least "
+        f"{report['support']} traces imply; the others are treated as noise",
     )
     _unseen(report)
 
 
-def _damaged(report: dict[str, Any]) -> None:
+def _noisy(report: dict[str, Any]) -> None:
     _entry(
         "features",
         f"{report['features']} alternating, from {report['windows']} windows that at least "
-        f"{report['support']} traces imply; the others are taken for damage",
+        f"{report['support']} traces imply; the others are treated as noise",
     )
     _unseen(report)
 
@@ -254,8 +277,8 @@ def _unseen(report: dict[str, Any]) -> None:
     if names := report["never_valid"]:
         _entry(
             "unseen",
-            f"{', '.join(names[:5])}{', ...' if names[5:] else ''}: never valid in the traces, so the "
-            "effects are unknown; assumed: none",
+            f"{', '.join(names[:5])}{', ...' if names[5:] else ''}: never valid in the traces, so their effects are "
+            "unknown; the model has none",
         )
 
 
@@ -277,47 +300,8 @@ def _trained(report: dict[str, Any]) -> None:
         )
 
 
-def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
-    from statewise.strips import learn_schemas
-
-    lifted = learn_schemas(
-        given,
-        settings,
-        method=method,
-        damaged=options.noise == "auto",
-        seconds=options.seconds,
-        stop=stop,
-        folder=Path(options.out),
-        overwrite=options.overwrite,
-        say=_say,
-        progress=_progress(),
-    )
-    report = lifted.report
-    say("\n".join(lifted.as_lines(_width())))
-    say()
-    _entry("method", f"{report['method']}: {report['chosen']}")
-    if report["method"] == "locm":
-        _locm(report)
-    _supported(report)
-    _open(report)
-    _entry("model", f"{report['predicates']} predicates; {_right(report)}")
-    _unfinished(report, Path(options.out))
-    say(f"wrote {options.out}")
-    if not report["predicates"]:
-        trained = report["method"] == "neural"
-        more = (
-            "--steps, --restarts or traces"
-            if trained
-            else "--seconds"
-            if report.get("unfinished")
-            else "or longer traces"
-        )
-        say(f"no predicate was found: give more {more}", file=sys.stderr)
-    return 0
-
-
 def _right(report: dict[str, Any]) -> str:
-    """What the model explains, of the traces that it was learned from and of those held out."""
+    """The share of the training traces that the model explains, and of those held out."""
     text = f"{report['training_accuracy']:.4f} of the training traces right"
     held = report.get("held_out")
     if held is None or not held["traces"]:
@@ -354,7 +338,7 @@ def _whole(text: str) -> int:
 
 
 def _share(text: str | None) -> float:
-    """The share of damaged traces; 0 if it is not given or not known."""
+    """The share of noisy traces; 0 if it is not given or unknown."""
     if text in (None, "auto"):
         return 0.0
     try:
@@ -364,7 +348,7 @@ def _share(text: str | None) -> float:
 
 
 def _progress() -> Callable[[int, int, np.ndarray, int], None]:
-    """On a terminal one line that changes, elsewhere a line every tenth call."""
+    """Shows progress: on a terminal one line that changes, elsewhere a line every tenth call."""
     began, calls = time.monotonic(), 0
 
     def show(step: int, steps: int, accuracy: np.ndarray, active: int) -> None:

@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from statewise.cli.strips.sources import CONSTANTS
 from statewise.runtime.arguments import Parser, above
@@ -18,44 +18,48 @@ if TYPE_CHECKING:
     from statewise.strips import ActionModel, Plan
 
 CERTAINTY = {True: "   certain", False: "   a guess"}
-"""Marks of steps: whether every model that explains the training traces accepts them."""
+"""Marks for steps: whether every model that explains the training traces accepts them."""
 
 
 def run(words: list[str]) -> int:
-    """Runs the command: 0 a plan that holds, 1 none or one that does not."""
+    """Runs the command. Exit code: 0 for a valid plan, 1 for none or an invalid one."""
     from statewise.cli.strips.sources import add_ignore_states, read_example, read_model, read_model_for
 
     parser = Parser(
         "strips plan",
         "Finds a plan in a learned model with an installed planner, and validates it. Needs the extra `planning`.\n\n"
-        "  statewise strips plan learned/ --goal-after trace.csv  # what holds then\n"
+        "  statewise strips plan learned/ --goal-after trace.csv  # what is true then\n"
         "  statewise strips plan learned/ --goal-possible 'stack b1 b2' --after a.csv\n"
         "  statewise strips plan learned/ --goal p3,p5 --after 'pickup b1, stack b1 b2'\n"
         "  statewise strips plan learned/ --domain d.pddl --problem p.pddl --mapping auto",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
-    parser.add_argument("--goal", help="learned atoms that should hold, separated by commas")
+    parser.add_argument("--goal", help="learned atoms that should be true, separated by commas")
     parser.add_argument(
-        "--goal-after", metavar="FILE", help="a goal by example: what holds after the first trace of the file"
+        "--goal-after", metavar="FILE", help="a goal by example: what is true after the first trace of the file"
     )
     parser.add_argument("--goal-possible", metavar="ACTION", help="a plan after which this action is possible")
-    parser.add_argument("--after", help="actions so far, separated by commas, or a file: its first trace")
+    parser.add_argument(
+        "--after", help="the actions so far, separated by commas, or a file with them as its first trace"
+    )
     add_ignore_states(parser)
-    parser.add_argument("--domain", metavar="FILE", help="its PDDL domain (default: domain.pddl beside it)")
+    parser.add_argument(
+        "--domain", metavar="FILE", help="the PDDL domain of --problem (default: domain.pddl beside it)"
+    )
     parser.add_argument("--problem", metavar="FILE", help="a PDDL problem; the learned actions are its ground actions")
     parser.add_argument(
         "--mapping",
         default="auto",
         help="how learned atoms map to those of the problem: auto, meanings, names, or a JSON file "
-        "{learned atom: its atom}",
+        "{learned atom: atom of the problem}",
     )
     parser.add_argument(
         "--certain-only",
         action="store_true",
-        help="only steps that every model that explains the training traces accepts",
+        help="plan only with steps that every model that explains the training traces accepts",
     )
-    parser.add_argument("--constants", metavar="NAMES", help=f"of what is certain: {CONSTANTS}")
-    parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
+    parser.add_argument("--constants", metavar="NAMES", help=f"for what is certain: {CONSTANTS}")
+    parser.add_argument("--planner", default="auto", help="auto (default), or the name of an installed planner")
     parser.add_argument("--timeout", type=above(0), default=60.0, help="time limit in seconds (default: 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
@@ -78,8 +82,8 @@ def run(words: list[str]) -> int:
     )
     for name, value in ignored.items():
         if value is not None:
-            what = "a problem has its own initial state" if options.problem is not None else "it is for --problem"
-            raise ValueError(f"{name} goes with another goal, not with {given[0]}: {what}")
+            what = "a problem has its own initial state" if options.problem is not None else "it needs --problem"
+            raise ValueError(f"{name} cannot be used with {given[0]}: {what}")
     if options.problem is not None:
         from statewise.strips import read_problem
 
@@ -90,18 +94,7 @@ def run(words: list[str]) -> int:
             options.mapping if options.mapping in ("auto", "meanings", "names") else _mapping(Path(options.mapping))
         )
         before: list[str] = []
-
-        def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
-            return plan(
-                model,
-                problem=problem,
-                mapping=mapping,
-                guards=guards,
-                without=without,
-                planner=options.planner,
-                timeout=timeout,
-            )
-
+        goal: dict[str, Any] = {"problem": problem, "mapping": mapping}
     else:
         examples, _ = (
             read_example(options.goal_after, options.ignore_states) if options.goal_after is not None else ([], "")
@@ -118,23 +111,15 @@ def run(words: list[str]) -> int:
         after = so_far if from_file else None
         if options.after and not from_file:
             after = [model.names[at] for at in parse_trace(model, options.after)]
-        goal = [atom.strip() for atom in options.goal.split(",") if atom.strip()] if options.goal is not None else None
-        if goal == []:
-            raise ValueError("--goal names no atom: give learned atoms, separated by commas")
+        atoms = [atom.strip() for atom in options.goal.split(",") if atom.strip()] if options.goal is not None else None
+        if atoms == []:
+            raise ValueError("--goal names no atoms: give learned atoms, separated by commas")
         before = after or []
 
-        def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
-            return plan(
-                model,
-                goal=goal,
-                goal_after=example,
-                goal_possible=wanted,
-                after=after,
-                guards=guards,
-                without=without,
-                planner=options.planner,
-                timeout=timeout,
-            )
+        goal = {"goal": atoms, "goal_after": example, "goal_possible": wanted, "after": after}
+
+    def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
+        return plan(model, **goal, guards=guards, without=without, planner=options.planner, timeout=timeout)
 
     folder = Path(options.model)
     certain: list[bool] | None = None
@@ -152,7 +137,7 @@ def run(words: list[str]) -> int:
         return 0 if good else 1
     say("".join(f"{line}\n" for line in found.goal_lines(shutil.get_terminal_size((100, 24)).columns)), end="")
     if found.actions is None:
-        only = " of certain steps alone" if options.certain_only else ""
+        only = " with only certain steps" if options.certain_only else ""
         say(f"no plan{only} exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
         return 1
     marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
@@ -161,10 +146,10 @@ def run(words: list[str]) -> int:
         width = shutil.get_terminal_size((100, 24)).columns
         say(textwrap.fill(f"certain: among schemas with {seen.assumed}", width, subsequent_indent="  "))
     if not found.actions and not found.goal and not found.mapping:
-        say("the goal has no atom, so it holds at once: the model has none that the example or the action needs")
+        say("the goal has no atoms, so it is true already: the example or the action needs none of the model's atoms")
     elif not found.actions and found.assumed:
-        hint = "" if options.after is not None else ": say with --after which actions have been executed so far"
-        say(f"nothing to do, if this is true{hint}")
+        hint = "" if options.after is not None else "; --after gives the actions executed so far"
+        say(f"nothing to do if these assumptions are true{hint}")
     number = f"{len(found.actions)} action{'' if len(found.actions) == 1 else 's'}"
     say(
         f"{number} ({found.planner}, {found.seconds:.1f} s); "
@@ -179,6 +164,6 @@ def run(words: list[str]) -> int:
 
 
 def _mapping(path: Path) -> dict[str, str]:
-    """Learned atoms and the problem's."""
+    """The atom of the problem for each learned atom, from a JSON file."""
     found: dict[str, str] = read_json(path, {...: TEXT})
     return found

@@ -15,9 +15,10 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "strips show",
-        "Shows an action model as text and plots, and its B-RASP program on a trace. model.png: what each action\n"
-        "requires, adds and deletes; of schemas, with the numbers of their arguments, schemas.png; with --against\n"
-        "models.png, beside the other model; theta.png: what each restart learned; attention.png: on the trace.\n\n"
+        "Shows an action model as text and plots, and its B-RASP program on a trace. Plots: model.png, what each\n"
+        "action requires, adds and deletes; schemas.png, the same for schemas, with the numbers of their arguments;\n"
+        "models.png, beside the model --against; theta.png, what the best restart learned; attention.png, on the\n"
+        "trace.\n\n"
         "  statewise strips show learned/\n"
         "  statewise strips show learned/ --against blocksworld:3  # atoms matched\n"
         '  statewise strips show simple --trace "a c c b c a"  # Figures 1 and 3',
@@ -25,7 +26,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder, a model.json, or a domain such as simple")
     parser.add_argument("--trace", help="actions, separated by spaces or commas")
     parser.add_argument("--against", metavar="REFERENCE", help="a domain, PDDL files, or another model")
-    parser.add_argument("--ground", action="store_true", help="of schemas: also the actions and atoms on their objects")
+    parser.add_argument("--ground", action="store_true", help="for schemas: also show their ground actions and atoms")
     parser.add_argument("--out", metavar="DIR", help="folder for the plots (default: the learned folder)")
     parser.add_overwrite("replace plots in --out")
     options = parser.parse_args(words)
@@ -99,7 +100,7 @@ def _show(options: Namespace, into: Path | None) -> list[Path]:
         say("learned lifted:", *schema_lines(schemas, width), sep="\n")
         grounded = trace is not None or options.ground
         ground = f"{counted(len(model.names), 'ground action')} and {counted(len(model.atoms), 'atom')}"
-        say("" if grounded else f"\nOn these objects: {ground}; --ground shows them")
+        say("" if grounded else f"\nOver the objects of training: {ground}; --ground shows them")
     if schemas is None or grounded:
         say(show(model, trace, width))
     if into is not None:

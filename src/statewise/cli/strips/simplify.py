@@ -17,10 +17,10 @@ def run(words: list[str]) -> int:
 
     parser = Parser(
         "strips simplify",
-        "Writes the simplest equivalent of a model: preconditions, effects and atoms are left out as long as each\n"
+        "Writes the simplest equivalent of a model: preconditions, effects and atoms are removed as long as each\n"
         "step is proven to accept the same traces. Atoms are named after the actions that add them, or with\n"
-        "--against after the atoms that they match there. After --seconds, or Ctrl-C, the simplest model so far\n"
-        "is written.\n\n"
+        "--against after the atoms of the reference that they match. After --seconds, or Ctrl-C, the simplest model\n"
+        "so far is written.\n\n"
         "  statewise strips simplify learned/ --out simple/\n"
         "  statewise strips simplify learned/ --against blocksworld:3 --drawn-only \\\n"
         "      --out simple/",
@@ -32,9 +32,11 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--real-states",
         action="store_true",
-        help="only traces that are valid in the domain --against, up to their last action, must be judged alike",
+        help="compare only traces that are valid in the domain --against, up to their last action",
     )
-    parser.add_argument("--drawn-only", action="store_true", help="of those, only traces that `traces` can draw")
+    parser.add_argument(
+        "--drawn-only", action="store_true", help="compare only those of these traces that `strips traces` can draw"
+    )
     parser.add_argument("--seconds", type=above(0), default=300.0, help="time limit in seconds (default: 300)")
     options = parser.parse_args(words)
 
@@ -102,14 +104,14 @@ def run(words: list[str]) -> int:
     if true is not None and found.schemas is not None and found.notion != "definition 1":
         there = {name.split()[0] for name in true.names}
         if lacking := [name for name in found.schemas if name not in there]:
-            say(f"left as they are, since {options.against} has no such actions: {', '.join(lacking)}")
+            say(f"not simplified, since {options.against} has no such actions: {', '.join(lacking)}")
     if found.undecided:
         say(
-            f"kept, since the proofs reached their limits: {', '.join(found.undecided[:8])}"
+            f"kept, since proofs reached their limits: {', '.join(found.undecided[:8])}"
             + (f" and {len(found.undecided) - 8} more" if found.undecided[8:] else "")
         )
     if found.stopped is not None:
         why = "the time is up" if found.stopped == "time" else "interrupted"
-        say(f"{why}: the simplest model so far; more may be needless")
+        say(f"{why}: this is the simplest model so far; more may be unnecessary")
     say(f"{found.seconds:.1f} s; wrote {options.out}")
     return 0

@@ -21,15 +21,16 @@ AGAINST = "a domain such as blocksworld:3, DOMAIN.pddl,PROBLEM.pddl, a learned f
 
 
 def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
-    """The action model of a learned folder or a model file. One that was learned lifted is grounded over `actions`.
+    """The action model of a learned folder or a model file. A lifted model is grounded over `actions`.
 
-    With `actions`, says which of them were not seen in training; the model then has them without conditions and
+    With `actions`, a message names those that were not seen in training; the model has them without conditions and
     effects. Raises `ValueError` if `actions` is empty, or the model has none of them."""
     if actions is None:
         return _read_model(path)
     if not actions:
         raise ValueError(
-            f"what {path} is compared with has no actions; of PDDL files, none can be reached from the initial state"
+            f"the model that {path} is compared with has no actions; in PDDL files, none is reachable from the initial "
+            "state"
         )
     from statewise.strips import ground, read_schemas
 
@@ -50,10 +51,10 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
 
 
 def _different(path: str, mine: Sequence[str], theirs: Sequence[str]) -> ValueError:
-    """The error that none of the actions, or schemas, `theirs` is among `mine`, those of the model."""
+    """The error if the model, whose actions or schemas are `mine`, has none of `theirs`."""
     folded = {name.casefold(): name for name in mine}
     name = next((name for name in theirs if name.casefold() in folded), theirs[0])
-    text = f"{path} and what it is compared with have different actions: it has none such as {name!r}"
+    text = f"{path} and the model it is compared with have different actions: {path} has no {name!r}"
     if same := folded.get(name.casefold()):
         text += (
             f". It has {same!r}: PDDL ignores the case of letters, but here names are compared as they are "
@@ -63,12 +64,12 @@ def _different(path: str, mine: Sequence[str], theirs: Sequence[str]) -> ValueEr
 
 
 def _say_unseen(actions: Sequence[str]) -> None:
-    """Names actions that were not seen in training on standard error, with what is assumed of them."""
+    """Names actions that were not seen in training on standard error, with what is assumed about them."""
     if actions:
         named = ", ".join(map(repr, actions[:8])) + (f" and {len(actions) - 8} more" if actions[8:] else "")
         say(
             f"not seen in training: {named}. Nothing is known about {'it' if len(actions) == 1 else 'them'}: assumed "
-            "always possible, and without effects",
+            "to be always possible and without effects",
             file=sys.stderr,
         )
 
@@ -89,9 +90,9 @@ def _read_model(path: str) -> ActionModel:
 
 
 def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
-    """The action model of a learned folder or a model file, for traces with these actions. One that was learned lifted
-    is grounded over their objects, if training lacked one of the actions. Raises `ValueError` for an action whose equal
-    arguments no action had in training."""
+    """The action model of a learned folder or a model file, for traces with these actions. A lifted model is grounded
+    over their objects, if training lacked one of the actions. Raises `ValueError` for an action with equal arguments
+    that were not equal in any action of training."""
     from statewise.strips import ground, read_schemas, signature
 
     model = read_model(path)
@@ -102,7 +103,8 @@ def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
     possible = known.actions_over(known.objects_of(actions))
     for name in sorted(set(actions) - set(possible)):
         raise ValueError(
-            f"{name!r} has the same object in places where no such action had it in training: nothing is known about it"
+            f"{name!r} has the same object in several places, unlike any such action in training: nothing is known "
+            "about it"
         )
     return ground(schemas, possible)
 
@@ -115,7 +117,7 @@ def add_ignore_states(parser: Parser) -> None:
 
 
 def read_given(path: str, ignore_states: bool) -> Traces:
-    """The traces of a file; says on standard error what else the file holds."""
+    """The traces of a file; a message on standard error says what else the file holds."""
     from statewise.strips import read_traces
 
     found = read_traces(Path(path), ignore_states=ignore_states)
@@ -125,8 +127,8 @@ def read_given(path: str, ignore_states: bool) -> Traces:
 
 
 def read_example(path: str, ignore_states: bool) -> tuple[list[list[str]], str]:
-    """The traces of a file as names of actions, without invalid actions, and what to call the first of them. Raises
-    `ValueError` if the first ends in an invalid action."""
+    """The traces of a file as names of actions, without invalid actions, and the name of the first trace in messages.
+    Raises `ValueError` if the first trace ends in an invalid action."""
     found = read_given(path, ignore_states)
     if found.labels[0]:
         raise ValueError(f"{path}: the first trace ends in an invalid action: give a valid one")
@@ -135,7 +137,7 @@ def read_example(path: str, ignore_states: bool) -> tuple[list[list[str]], str]:
 
 
 def read_reference(spec: str) -> Domain | ActionModel:
-    """The domain or model that `--against` names."""
+    """The domain or model that `--against` gives."""
     if "," in spec and spec.partition(",")[0].endswith(".pddl"):
         from statewise.strips import read_domain
 
@@ -157,7 +159,7 @@ def read_world(name: str | None, files: tuple[str | None, str | None]) -> Domain
 
         return domain(name)
     if files[0] is None or files[1] is None:
-        raise ValueError("--domain and --problem belong together")
+        raise ValueError("give both --domain and --problem")
     from statewise.strips import read_domain
 
     return read_domain(Path(files[0]), Path(files[1]))

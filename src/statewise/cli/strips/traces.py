@@ -13,8 +13,8 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "strips traces",
-        "Draws unique random traces and writes them as CSV or JSON lines. Walks begin in the initial state or\n"
-        "in states drawn at random; with --start random in these alone, as in the STRIPS Transformer paper.\n\n"
+        "Draws unique random traces and writes them as CSV or JSON lines. Walks begin in the initial state or in\n"
+        "states drawn at random; with --start random only in the latter, as in the STRIPS Transformer paper.\n\n"
         "  statewise strips traces blocksworld:3 --num 1000 --max-length 30 \\\n"
         "      --seed 1 --out train.csv\n"
         "  statewise strips traces blocksworld:3 --num 10000 --max-length 50 \\\n"
@@ -34,7 +34,7 @@ def run(words: list[str]) -> int:
         "--split",
         default="train",
         choices=["train", "test", "all"],
-        help="of the four states drawn at random: the first two, the last two, or all",
+        help="which of the four states drawn at random: the first two, the last two, or all",
     )
     parser.add_argument(
         "--start",
@@ -42,9 +42,12 @@ def run(words: list[str]) -> int:
         choices=["init", "random", "both"],
         help="walks begin in the initial state, in states drawn at random, or in either (default: both)",
     )
-    parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default: 0)")
+    parser.add_argument("--noise", type=float, default=0.0, help="share of noisy traces (default: 0)")
     parser.add_argument(
-        "--noise-of", default="labels", choices=["labels", "actions"], help="flip the label, or replace an action"
+        "--noise-of",
+        default="labels",
+        choices=["labels", "actions"],
+        help="kind of noise: flip the label, or replace an action",
     )
     parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--out", metavar="FILE", required=True, help="CSV, or JSON lines if it ends in .jsonl")

@@ -30,13 +30,13 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--real-states",
         action="store_true",
-        help="only traces that are valid from a real state, up to their last action",
+        help="compare only traces that are valid from a real state, up to their last action",
     )
     parser.add_argument(
         "--drawn-only",
         action="store_true",
-        help="of those, only traces that `traces` can draw: the last action is applicable in the real "
-        "state or rejected by Definition 1",
+        help="compare only those of these traces that `strips traces` can draw: the last action is applicable in the "
+        "real state or rejected by Definition 1",
     )
     parser.add_argument("--seconds", type=above(0), default=60.0, help="time limit in seconds (default: 60)")
     parser.add_argument("--states", type=at_least(1), default=1_000_000, help="state limit (default: a million)")
@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
     place = Path(options.model)
     before = before_simplification(place, names) if place.is_dir() else None
     if before is not None:
-        learned = ground(before, names)  # accepts the same traces, and says more: proofs by pairs of atoms need less
+        learned = ground(before, names)  # accepts the same traces, and proofs by pairs of atoms are easier
     found = verify(
         learned,
         reference,
@@ -67,18 +67,18 @@ def run(words: list[str]) -> int:
     proven = f"; proven for {found.proven}" if found.proven is not None else ""
     say(f"{found.outcome} ({found.notion}; {found.states} states, {found.seconds:.2f} s){proven}")
     if before is not None:
-        say("judged by the schemas before simplification: each of its steps was proven for all instances")
+        say("compared by the schemas before simplification, whose steps were proven for all instances")
     if found.excluded:
         many = len(found.excluded)
         say(
-            "whatever the number of objects, from every state that holds none of "
-            + (f"these {many} pairs:" if many > 1 else "this pair:")
+            "for any number of objects, from every state without "
+            + (f"any of these {many} pairs:" if many > 1 else "this pair:")
         )
         say(*(f"  {pair}" for pair in found.excluded), sep="\n")
     if found.depth is not None:
         say(
-            f"no trace of up to {found.depth} actions tells them apart"
-            + (f", and none over {', '.join(found.objects)}" if found.objects else "")
+            f"they agree on all traces of up to {found.depth} actions"
+            + (f", and on all over {', '.join(found.objects)}" if found.objects else "")
         )
     if found.counterexample is not None:
         say(

@@ -1,1 +1,4 @@
-"""Exact learning of action models by SAT, without training."""
+"""Exact learning by SAT, and what is certain about a trace; no training.
+
+May import `model` and `verification`.
+"""

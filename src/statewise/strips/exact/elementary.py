@@ -1,17 +1,17 @@
 """Elementary predicates: atoms that need not alternate, and what the traces leave open.
 
 A predicate rejects an action iff it was deleted and not added since. So it rejects what its *elementary* predicates
-reject together: for each slot x that deletes it and each slot c that requires it one with x, c and the same additions.
-An elementary predicate accepts the valid traces iff its additions meet every seen window of (x, c); the strictest have
-a minimal set of them. A domain has tens of these, so that all can be weighed, whether they alternate or not.
+reject together: one for each slot x that deletes it and each slot c that requires it, with the same additions. An
+elementary predicate accepts the valid traces iff its additions meet every seen window of (x, c); the strictest ones
+have a minimal set of additions. A domain has tens of them, so that all can be weighed, whether they alternate or not.
 
-Most reject nothing that the predicates already chosen allow. One is chosen if what it rejects beyond them is worth its
-description (`preconditions` has the code): at the places of the traces where they allow an action of c's schema, it
-never happened where the elementary predicate forbids it. Where this saves fewer bits than it costs to write the
-predicate down, the traces leave open whether c may follow x there: a *question*.
+Most reject nothing that the predicates already chosen allow. One is chosen if what it rejects in addition is worth its
+description (`preconditions` has the code): at the places of the traces where the chosen predicates allow an action of
+the schema of c, it never happened where the elementary predicate forbids it. If this saves fewer bits than describing
+the predicate costs, the traces leave open whether c may follow x there: a *question*.
 
-A predicate that is known to be true is one whose complement is known to be false. Without this, places near the
-beginning of a trace, where little is known, would speak for predicates that say nothing new."""
+A predicate is known to be true if its complement is known to be false. Without this, places near the beginning of a
+trace, where little is known, would support predicates that say nothing new."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ from statewise.strips.exact.windows import Windows
 from statewise.strips.model.heads import ActionSet
 from statewise.strips.model.model import bits
 from statewise.strips.model.schemas import arguments
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 WEIGHING = "weighing predicates that need not alternate"
 AT_ONCE = 300
 """The number of predicates that are weighed at once."""
 MOST_SETS = 100
-"""The most sets of additions that are kept while those of a pair of slots are found: the smallest."""
+"""While the sets of additions of a pair of slots are searched, only this many are kept: the smallest."""
 
 
 class Question(NamedTuple):
-    """Whether an action may follow another, which the traces leave open."""
+    """A question that the traces leave open: whether an action may follow another."""
 
     action: str
-    """The action, with x1, x2, ... for the arguments that count, and ? for the others."""
+    """The action, with x1, x2, ... for the arguments that matter, and ? for the others."""
     after: str
     """The action before it."""
     without: tuple[str, ...]
-    """The actions of which none is in between."""
+    """The actions that do not occur in between."""
     places: int
-    """At how many places of the traces the schemas allow the action, and it did not happen."""
+    """The number of places in the traces where the schemas allow the action and it did not happen."""
     expected: float
-    """How often it would have happened there at the rate at which the schema occurs where it is allowed."""
+    """How often it would have happened there, at the rate at which the schema occurs where it is allowed."""
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """Elementary predicates, and what they would add to the predicates chosen."""
+    """Elementary predicates, and what they would add to the chosen predicates."""
 
     offered: list[Predicate]
     places: np.ndarray
-    """[E] at how many places and for how many actions there each rejects what the others allow."""
+    """[E] the number of places and actions that each one rejects though the others allow them."""
     expected: np.ndarray
-    """[E] how often such an action would have happened if it were allowed."""
+    """[E] how often these actions would have happened if they were allowed."""
     worth: np.ndarray
-    """[E] the bits that it saves, in units of its description."""
+    """[E] the bits that each one saves, in units of its description."""
 
     def questions(self, actions: Sequence[str]) -> list[Question]:
-        """What is open, one question for each two schemas of these actions, those with most evidence first."""
+        """The open questions, one for each pair of schemas, those with most evidence first."""
         widths = {schema: len(objects) for schema, objects in map(arguments, actions)}
         found: dict[tuple[str, str], Question] = {}
         for place in np.argsort(-self.worth, kind="stable"):
@@ -85,8 +85,8 @@ class Weighed:
 
 
 def elementary(windows: Mapping[Signature, Windows], clock: Clock) -> list[Predicate]:
-    """The strictest elementary predicates that accept all valid traces, of those with few additions; without time left
-    fewer."""
+    """The strictest elementary predicates with few additions that accept all valid traces; fewer if there is no time
+    left."""
     found: list[Predicate] = []
     for signature, seen in windows.items():
         for x in range(len(signature.slots)):
@@ -102,7 +102,7 @@ def elementary(windows: Mapping[Signature, Windows], clock: Clock) -> list[Predi
 
 
 def smallest_meeting(windows: Sequence[ActionSet], x: int, most: int = MOST_SETS) -> list[ActionSet]:
-    """The minimal sets without `x` that meet every window; of more than `most` the smallest ones."""
+    """The minimal sets without `x` that meet every window; the smallest ones if there are more than `most`."""
     found = [0]
     for window in sorted(windows, key=int.bit_count):
         able = window & ~(1 << x)
@@ -116,16 +116,17 @@ def smallest_meeting(windows: Sequence[ActionSet], x: int, most: int = MOST_SETS
 def chosen_elementary(
     chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Traces, clock: Clock
 ) -> tuple[list[Predicate], Weighed]:
-    """The elementary predicates of `offered` that are worth their description beside those `chosen` and each other; and
-    the others that reject anything more, weighed beside all of these. Without time left fewer are chosen.
+    """The elementary predicates of `offered` that are worth their description in addition to those `chosen` and to each
+    other; and the remaining ones that reject anything more, weighed in addition to all of these. Fewer are chosen if
+    there is no time left.
 
-    With one that is worth it, those of the same additions that were worth it beside `chosen` alone are chosen, too:
-    what deletes an atom in the traces often always follows something else that deletes it."""
+    If one is chosen, those with the same additions that were worth it in addition to `chosen` alone are chosen, too: an
+    action that deletes an atom may always follow another that deletes it."""
     taken: list[Predicate] = []
     left = [each for each in offered if not any(other.covers(each) for other in chosen)]
     begin = weighed = weigh(chosen, left, traces, clock)
     while len(weighed.offered) and weighed.worth.max() >= 1 and clock.going_on():
-        # of equals the one with most arguments: what was seen of one object says less about the others
+        # among equals the one with most arguments: what was seen of one object says less about the others
         best = max(
             range(len(weighed.offered)), key=lambda at: (weighed.worth[at], len(weighed.offered[at].signature.sorts))
         )
@@ -142,8 +143,8 @@ def chosen_elementary(
 
 
 def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Traces, clock: Clock) -> Weighed:
-    """What the predicates of `offered`, which require one slot each, reject beyond those `chosen`; without those that
-    reject nothing more, and without those for which there is no time."""
+    """What the predicates of `offered`, each required by one slot, reject in addition to those `chosen`; without those
+    that reject nothing more, and without those for which there is no time."""
     actions = traces.actions
     numbers, lengths, labels = traces.padded()
     acting = [np.flatnonzero(lengths - labels > at) for at in range(numbers.shape[1])]
@@ -187,7 +188,7 @@ def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Tra
 
 
 def with_complements(predicates: Sequence[Predicate]) -> list[Predicate]:
-    """The predicates, each also deleted by what requires its complement: what is true then makes it false."""
+    """The predicates, each also deleted by the slots that require its complement: these show that it is false."""
     by_effect: dict[tuple[Signature, ActionSet, ActionSet], ActionSet] = {}
     for each in predicates:
         for pre, add, delete in each.mirrored():
@@ -200,8 +201,8 @@ def with_complements(predicates: Sequence[Predicate]) -> list[Predicate]:
 
 
 def merged(taken: Sequence[Predicate]) -> list[Predicate]:
-    """Predicates that reject the same as these elementary ones, fewer: with the same additions, the slots that delete
-    are joined where the same slots require."""
+    """Fewer predicates that reject the same as these elementary ones: those with the same additions that are required
+    by the same slots are joined."""
     required: dict[tuple[Signature, ActionSet, ActionSet], ActionSet] = {}
     for each in taken:
         key = each.signature, each.add, each.delete
@@ -213,20 +214,20 @@ def merged(taken: Sequence[Predicate]) -> list[Predicate]:
 
 
 def _description(each: Predicate, pairs: int) -> float:
-    """Bits that name one of `pairs` pairs of slots, and a set of additions by its size."""
+    """Bits that name one of `pairs` pairs of slots, and a set of additions of its size."""
     slots = len(each.signature.slots)
     return log2(pairs) + log2(slots + 1) + log2(comb(slots, each.add.bit_count()))
 
 
 def _spelled(slot: Slot, widths: Mapping[str, int]) -> str:
-    """A slot as an action: arguments that are those of the predicate by number, ? for the others."""
+    """A slot as an action: x1, x2, ... for the arguments of the predicate, ? for the others."""
     schema, places = slot
     by_place = {at: f"x{number + 1}" for number, at in enumerate(places)}
     return " ".join((schema, *(by_place.get(at, "?") for at in range(widths[schema]))))
 
 
 class _Walk:
-    """Predicates over the traces, one action after the other."""
+    """Follows predicates through the traces, one action after the other."""
 
     def __init__(self, predicates: Sequence[Predicate], actions: Sequence[str], traces: int) -> None:
         heads, owner = grounded(predicates, actions)

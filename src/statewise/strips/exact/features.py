@@ -2,10 +2,10 @@
 
 A feature is the effect of an atom: the actions that delete it and those that add it. It *alternates* in the valid
 traces if between two deletions there is an addition and between two additions a deletion: the test by which SIFT
-(Gösgens, Jansen and Geffner, 2024) tells the atoms of planning domains, whose actions delete what is true and add what
-is false. On minimal windows these are clauses over two variables per action, so that a SAT solver lists all of them,
-where SIFT tries 3^A. An atom need not alternate; what no alternating feature explains is explained by relaxed ones
-(`smallest`)."""
+(Gösgens, Jansen and Geffner, 2024) recognises the atoms of planning domains, whose actions delete what is true and add
+what is false. On minimal windows these conditions are clauses over two variables per action, so that a SAT solver lists
+all features, where SIFT tries 3^A. An atom need not alternate: negative traces that no alternating feature explains are
+explained by relaxed ones (`Pricer`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 MOST = 3000
-"""The largest number of features that are listed: with more, most hold by chance."""
+"""The largest number of features that are listed: if there are more, most alternate by chance."""
 
 
 def alternating(
@@ -47,8 +47,8 @@ def alternating(
     seconds: float = 20.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Found:
-    """Alternating features, first those `known`; all of them if there are at most `most`, time suffices and `stop()`
-    stays false. Actions without a window have no effect: nothing is known about them."""
+    """Alternating features, first the `known` ones. These are all features if there are at most `most`, time suffices
+    and `stop()` stays false. Actions without a window have no effect: nothing is known about them."""
     end, found = time.monotonic() + seconds, list(known)
     names = _Names(windows.actions)
     clauses = [
@@ -94,8 +94,8 @@ class Pricer:
     def smallest(
         self, row: Sequence[int], without: Iterable[Feature] = (), going_on: Callable[[], bool] = lambda: True
     ) -> Feature | None:
-        """A feature of the kind with the fewest actions that accepts all valid actions and rejects the last one of
-        `row`, none of `without`; None if there is none. Raises `TimeUp` soon after `going_on()` says no."""
+        """The feature of this kind with the fewest actions that accepts all valid actions and rejects the last one of
+        `row`, and is not in `without`; None if there is none. Raises `TimeUp` soon after `going_on()` is false."""
         names, c = self.names, row[-1]
         options = self.windows.new(row)
         if not options:
@@ -114,7 +114,7 @@ class Pricer:
         return None if values is None else names.feature(values)
 
     def _accepts(self, c: int) -> list[Clause]:
-        """If c requires the atom, no valid c is rejected."""
+        """The clauses by which no valid c is rejected if c requires the atom."""
         if c not in self._at_end:
             self._at_end[c] = [
                 [-self.names.delete(x), *(self.names.add(a) for a in bits(window))]
@@ -125,7 +125,7 @@ class Pricer:
 
 
 class _Names:
-    """The variables: whether each action deletes, and whether it adds, the atom."""
+    """The variables of the clauses: whether each action deletes the atom, and whether it adds it."""
 
     def __init__(self, actions: int) -> None:
         self.actions = actions

@@ -1,4 +1,4 @@
-"""What learners without training share: the time, the folder, and the report."""
+"""What learners without training share: their options, the time, and the report."""
 
 from __future__ import annotations
 
@@ -6,62 +6,57 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.windows import valid_rows
-from statewise.strips.model.head_arrays import Heads, Judge
-from statewise.strips.model.learned import Finish, Learned, claim, nothing_more, write_schemas
+from statewise.strips.model.candidates import Candidates
+from statewise.strips.model.heads import Heads, Judge
+from statewise.strips.model.learned import Learned
+from statewise.strips.model.lifted_model import LiftedModel
 from statewise.strips.model.schemas import Schema
-from statewise.strips.neural.lifted import LiftedModel
-from statewise.strips.neural.pooling import Candidates, prune, undominated
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
+from statewise.strips.verification.pruning import prune, undominated
 
 SECONDS = 60.0
-"""The default limit of time."""
+"""The default time limit in seconds."""
 GRACE = 2.0
-"""Seconds for a step that a model cannot do without, once the time is up."""
+"""Seconds for a step without which there is no model, once the time is up."""
 READING = "reading all traces"
 PRUNING = 30.0
-"""Seconds, at most, in which atoms that others imply are dropped."""
+"""The most seconds for dropping atoms that others imply."""
 
 
 T = TypeVar("T")
 
 
-class How(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """The options of every learner without training.
 
     `seconds`: a limit of time (60); after it, or once `stop()` is true, the best model so far is returned, and
-    `report["unfinished"]` says what was left undone. `folder`: where the model is written, with `overwrite` over an
-    earlier one; otherwise `FileExistsError` is raised if it holds anything. `progress` is called with what is done,
-    `finish` before the model is written (`learned.Finish`). `listed`: what was listed before, if not what the folder
-    has of an interrupted call."""
+    `report["unfinished"]` says what was not finished. `progress` is called with messages. `listed`: what an interrupted
+    call listed before; what this call lists is added to it."""
 
     seconds: float
     stop: Callable[[], bool]
-    folder: Path | None
-    overwrite: bool
     progress: Callable[[str], None]
-    finish: Finish
     listed: Listed
 
 
 @dataclass
 class Clock:
-    """When to stop, and whether something was left undone."""
+    """When to stop, and what was not finished."""
 
     seconds: float
     stop: Callable[[], bool] = lambda: False
     begun: float = field(default_factory=time.monotonic)
     cut: list[str] = field(default_factory=list)
-    """What was left undone for lack of time, in words."""
+    """What was not finished for lack of time, in words."""
     too_many: list[str] = field(default_factory=list)
-    """What no time would have been enough for."""
+    """What could not be finished in any time, in words."""
 
     def left(self) -> float:
-        """Seconds until the limit; 0 once `stop` says so."""
+        """Seconds until the limit; 0 once `stop()` is true."""
         return 0.0 if self.stop() else max(0.0, self.begun + self.seconds - time.monotonic())
 
     def going_on(self) -> bool:
@@ -69,13 +64,14 @@ class Clock:
         return self.left() > 0
 
     def going_on_a_little(self) -> Callable[[], bool]:
-        """As `going_on`, but for `GRACE` seconds from now whether there is time left or not."""
+        """A function like `going_on` that is also true for the next `GRACE` seconds, whether there is time left or
+        not."""
         end = time.monotonic() + GRACE
         return lambda: time.monotonic() < end or self.going_on()
 
     def reading(self, rows: Sequence[T], share: float = 0.5) -> Iterator[T]:
-        """The traces in random order, as far as a share of the time left goes: a model of some of them is better than
-        none."""
+        """The traces in random order, as many as can be read in a share of the time left: a model of some of them is
+        better than none."""
         end = time.monotonic() + share * self.left()
         for row in random.Random(0).sample(rows, len(rows)):
             if time.monotonic() > end or self.stop():
@@ -87,34 +83,21 @@ class Clock:
 class Work:
     """A learner at work on traces."""
 
-    def __init__(self, method: str, traces: Traces, how: How) -> None:
+    def __init__(self, method: str, traces: Traces, options: Options) -> None:
         self.method, self.traces = method, traces
-        self.clock = Clock(how.get("seconds", SECONDS), how.get("stop", lambda: False))
-        self.folder, self._overwrite = how.get("folder"), how.get("overwrite", False)
-        self._finish = how.get("finish", nothing_more)
-        self._given, self._resumes = how.get("listed"), False
-        self._listed = self._given or Listed()
-        self.say: Callable[[str], None] = how.get("progress", lambda text: None)
+        self.clock = Clock(options.get("seconds", SECONDS), options.get("stop", lambda: False))
+        self._listed = options.get("listed") or Listed()
+        self.say: Callable[[str], None] = options.get("progress", lambda text: None)
 
     @property
     def listed(self) -> Listed:
-        """What was listed before. Once some traces alone were read, it is a copy, so that what is found is not kept: of
-        the other traces it may not hold."""
+        """What was listed before. Once only some traces were read, it is a copy, so that what is found is not kept: it
+        may not hold of the other traces."""
         return self._listed.copy() if READING in self.clock.cut else self._listed
 
-    def claim(self, *, resumes: bool = False, lifted: bool = False) -> None:
-        """Prepares the folder (`learned.claim`). What an interrupted call listed is read, if learning `resumes`;
-        `lifted` says whether schemas are learned."""
-        self._resumes = resumes
-        if self.folder is None:
-            return
-        if resumes and self._given is None and not self._overwrite:
-            self._listed = Listed.read(self.folder, self.traces, lifted=lifted)
-        claim(self.folder, self._overwrite, resumes=resumes)
-
     def ground(self, heads: Heads, facts: Mapping[str, Any], *, before: float = 0.0) -> Learned:
-        """The model of the heads, without those that others imply, which keeps the language; `facts` are more entries
-        of the report, `before` seconds that went before. Writes the folder."""
+        """The model of the heads, without those that others imply, which keeps the language. `facts` are more entries
+        of the report, `before` is the time of earlier work in seconds."""
         actions = self.traces.actions
         heads = heads.only(heads.unique())
         heads = heads.only(undominated(heads, self.clock.going_on))
@@ -134,15 +117,10 @@ class Work:
             },
             before,
         )
-        files = self._finish(report)
-        learned = Learned(kept.model(actions), kept.theta()[None], report)
-        if self.folder is not None:
-            learned.save(self.folder, files, keep_checkpoint=self._to_resume(report, lifted=False))
-        return learned
+        return Learned(kept.model(actions), kept.theta()[None], report)
 
     def lifted(self, schemas: dict[str, Schema], facts: Mapping[str, Any]) -> LiftedModel:
-        """The schemas, with `facts` for the report; without `training_accuracy` among them it is counted. Writes the
-        folder."""
+        """The schemas, with `facts` for the report; `training_accuracy` is computed unless it is among them."""
         learned = LiftedModel(schemas, {})
         model = learned.ground(self.traces.actions)
         counted = (
@@ -151,10 +129,6 @@ class Work:
             else {"training_accuracy": accuracy(Heads.of_model(model), Judge(self.traces))}
         )
         learned.report.update(self._report({**facts, **counted}, self.listed.seconds))
-        files = self._finish(learned.report)
-        if self.folder is not None:
-            kept = self._to_resume(learned.report, lifted=True)
-            write_schemas(self.folder, schemas, model, learned.report, files, keep_checkpoint=kept)
         return learned
 
     def grounded(self, lifted: LiftedModel) -> Learned:
@@ -163,15 +137,9 @@ class Work:
         heads = Heads.of_model(lifted.ground(self.traces.actions))
         return self.ground(heads, lifted.report, before=lifted.report["seconds"])
 
-    def _to_resume(self, report: Mapping[str, Any], *, lifted: bool) -> bool:
-        """Whether the same call is to go on from what was listed, which is written then."""
-        if self.folder is None or not self._resumes or not self.clock.cut:
-            return False
-        self._listed.write(self.folder, self.traces, report["seconds"], lifted=lifted)
-        return True
-
     def _report(self, facts: Mapping[str, Any], before: float = 0.0) -> dict[str, Any]:
         traces = self.traces
+        self._listed.unfinished = bool(self.clock.cut)
         return {
             **facts,
             "method": self.method,

@@ -1,10 +1,10 @@
 """Learns a ground action model exactly: by SAT over the seen windows, without training.
 
 1. The minimal seen windows are read off the valid traces (`windows`).
-2. All alternating features are listed (`features`); each negative that none of them catches gets the smallest feature
-   that does, of a wider kind if need be.
+2. All alternating features are listed (`features`); for each negative trace that none of them catches, the smallest
+   feature that does is added, of a wider kind if necessary.
 3. Each feature gets the preconditions that are worth their description (`preconditions`).
-4. Atoms that the others imply are dropped (`pooling.prune`), which keeps the language.
+4. Atoms that the others imply are dropped (`pruning.prune`), which keeps the language.
 """
 
 from __future__ import annotations
@@ -16,34 +16,31 @@ import numpy as np
 
 from statewise.runtime.messages import counted
 from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer
-from statewise.strips.exact.frame import Clock, How, Work
-from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
+from statewise.strips.exact.frame import Clock, Options, Work
+from statewise.strips.exact.preconditions import EVIDENCE, Occasions, alternation_evidence, as_heads, preconditions
 from statewise.strips.exact.solver import TimeUp
 from statewise.strips.exact.windows import Windows, valid_rows
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import Learned
 from statewise.strips.model.model import bits
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 
 class Contradiction(ValueError):
     """No action model explains the traces."""
 
 
-def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
+def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
     """Learns an action model that accepts every valid trace and rejects every negative one.
 
-    Negative traces are not needed: without them preconditions follow from what never happened. What was left undone for
-    lack of time, the same call with the same `folder` continues, from the features found. Raises `Contradiction` if no
-    action model explains the traces, `FileExistsError` if the folder holds anything else, `ValueError` without
-    python-sat.
+    Negative traces are not needed: without them preconditions follow from what never happened. Raises `Contradiction`
+    if no action model explains the traces, and `ValueError` without python-sat.
     """
-    work = Work("exact", traces, how)
+    work = Work("exact", traces, options)
     clock = work.clock
     windows = Windows.of_rows(len(traces.actions), clock.reading(valid_rows(traces)))
     negatives = distinct_negatives(traces)
     check_consistent(traces, windows)
-    work.claim(resumes=True)
     work.say(f"{len(windows)} minimal windows")
     found = work.listed.alternating(None, windows, seconds=clock.left() / 3, stop=clock.stop)
     if not found.complete and len(found.features) < MOST:
@@ -68,8 +65,8 @@ def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
 
 
 def required(windows: Windows, features: Sequence[Feature], clock: Clock) -> dict[Feature, int]:
-    """For each feature the actions that can require it. Without time left still for a little, so that what was found
-    gives a model."""
+    """For each feature the actions that can require it. Even without time left, some features are tested, so that there
+    is a model."""
     found: dict[Feature, int] = {}
     going_on = clock.going_on_a_little()
     for feature in features:
@@ -84,11 +81,11 @@ def weighed(
     traces: Traces, able: Mapping[Feature, int], wider: Collection[Feature], clock: Clock, support: int = 1
 ) -> tuple[Heads, np.ndarray]:
     """The atoms of these effects with the preconditions that are worth their description, of those that they can have,
-    and the worth of each effect that can be required. Those of `wider` need not alternate."""
+    and the worth of each effect that can be required. The effects in `wider` need not alternate."""
     features = [each for each in able if able[each]]
     occasions = Occasions.at(traces, features, clock.going_on_a_little())
     swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features], clock.going_on_a_little())
-    worth = evidence(features, occasions, swapped)
+    worth = alternation_evidence(features, occasions, swapped)
     sure = [
         each.delete & able[each] if value >= EVIDENCE and each not in wider else 0
         for each, value in zip(features, worth)
@@ -120,7 +117,7 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
         raise Contradiction(
             f"no model explains {counted(len(alone), 'negative trace')} of a single action ({_listed(alone)}): a first "
             "action cannot be rejected, since the initial state is unknown (Definition 1). Leave such traces out, "
-            "correct the labels, or take the traces for damaged with --noise auto"
+            "correct the labels, or learn with --noise auto"
         )
     labelled = list(zip(traces.rows, traces.labels))
     places = [place for place, (row, label) in enumerate(labelled) if label and row in unexplained]
@@ -137,16 +134,16 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
     raise Contradiction(
         f"the traces contradict each other: {count} negative {'traces end' if count > 1 else 'trace ends'} in an "
         f"action that the valid ones show to be valid ({_listed([traces.where(place) for place in places])}). "
-        f"For {traces.where(places[0])}: {why}. Correct the labels, or take the traces for damaged with --noise auto"
+        f"For {traces.where(places[0])}: {why}. Correct the labels, or learn with --noise auto"
     )
 
 
 def price(
     windows: Windows, negatives: Sequence[Trace], able: dict[Feature, int], clock: Clock, *, complete: bool
 ) -> dict[str, list[Feature]]:
-    """For each negative that no feature of `able` catches a smallest one that does, of the narrowest kind that has one;
-    adds them to `able`, with the actions that can require them. If all alternating features are known
-    (`complete`), none is searched for."""
+    """For each negative trace that no feature of `able` catches, a smallest feature that does, of the narrowest kind
+    that has one. Adds them to `able`, with the actions that can require them. Searches no alternating ones if all of
+    these are known (`complete`)."""
     found: dict[str, list[Feature]] = {kind: [] for kind in KINDS}
     pricers: dict[str, Pricer] = {}
     by_end: dict[int, list[Feature]] = {}

@@ -1,11 +1,11 @@
 """Learns action schemas exactly, for instances of any size; positive traces are enough.
 
 For each signature the alternating predicates are listed by SAT over the windows of slots (`slots`, `features`). A
-predicate requires all slots that never occurred while it was known to be false: a small instance has many tuples of
-objects, so that even rare slots have occasions. It is kept if the traces speak for it, as the pool keeps a head
-(`pooling.evidence`). Predicates that need not alternate are kept if the traces speak for what they reject beyond these
-(`elementary`). Negatives that no kept one catches are covered by the fewest others, of both kinds. If some are left,
-predicates of one argument more are tried. What the traces leave open is reported."""
+predicate is required by all slots that never occurred while it was known to be false: a small instance has many tuples
+of objects, so that even rare slots have occasions. It is kept if the traces support it, as heads are in a pool
+(`candidates.evidence`). Predicates that need not alternate are kept if the traces support what they reject in addition
+(`elementary`). Negative traces that no kept predicate catches are covered by the fewest others, of both kinds. If some
+remain, predicates with one more argument are tried. The report says what the traces leave open."""
 
 from __future__ import annotations
 
@@ -17,43 +17,41 @@ import numpy as np
 from statewise.runtime.messages import counted
 from statewise.strips.exact.elementary import Question, chosen_elementary, elementary, merged, weigh
 from statewise.strips.exact.features import MOST
-from statewise.strips.exact.frame import READING, Clock, How, Work
+from statewise.strips.exact.frame import READING, Clock, Options, Work
 from statewise.strips.exact.ground import check_consistent
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
 from statewise.strips.exact.slots import Signature, signatures, slot_windows
 from statewise.strips.exact.verdicts import kind_of_schemas
 from statewise.strips.exact.windows import Windows, valid_rows
-from statewise.strips.model.head_arrays import Judge
-from statewise.strips.neural.lifted import LiftedModel, sorts_of
-from statewise.strips.neural.pooling import EVIDENCE, Candidates, evidence, smallest_cover
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.candidates import EVIDENCE, Candidates, evidence, smallest_cover
+from statewise.strips.model.heads import Judge
+from statewise.strips.model.lifted_model import LiftedModel, sorts_of
+from statewise.strips.model.traces import Trace, Traces
 
 ARITY = 2
-"""Arguments of a predicate, at most, unless negatives need more."""
+"""The most arguments of a predicate, unless negative traces need more."""
 MOST_ARITY = 3
 AT_ONCE = 100
 """The number of predicates that are weighed at once."""
 ENOUGH = 3
-"""With fewer objects of a sort "the other one" may explain what does not hold in larger instances."""
+"""With fewer objects of a sort, "the other object" may explain what is not true in larger instances."""
 WEIGHED = 500
-"""The number of traces, at most, in which the evidence for predicates is counted."""
+"""The most traces in which the evidence for predicates is counted."""
 
 
-def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]) -> LiftedModel:
+def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
-    Predicates have up to `arity` arguments, and more, up to three, if negatives need them. Raises `ValueError` if a
-    schema occurs with different numbers of arguments and without python-sat, `Contradiction` if no action model
-    explains the traces, `FileExistsError` if the folder holds anything else. What was left undone for lack of time, the
-    same call with the same `folder` continues, from the predicates listed.
+    Predicates have up to `arity` arguments, or up to three if negative traces need them. Raises `ValueError` if a
+    schema occurs with different numbers of arguments and without python-sat, and `Contradiction` if no action model
+    explains the traces.
     """
-    work = Work("exact", traces, how)
+    work = Work("exact", traces, options)
     clock = work.clock
     rows = valid_rows(traces)
     if sum(traces.labels):
         check_consistent(traces, Windows.of_rows(len(traces.actions), clock.reading(rows, 0.2)))
-    work.claim(resumes=True, lifted=True)
     windows: dict[Signature, Windows] = {}
     found: list[Predicate] = []
     counts: dict[int, int] = {}
@@ -74,7 +72,7 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
             best = _chosen(found, windows, traces, clock)
     if best is None:
         best = _chosen(found, windows, traces, clock)
-    # predicates of some traces may reject others, so the accuracy is counted unless all were read
+    # predicates of some traces may reject others, so the accuracy is computed unless all were read
     accuracy = {} if READING in clock.cut else {"training_accuracy": best.accuracy}
     return work.lifted(
         as_schemas(best.predicates, traces.actions),
@@ -93,15 +91,15 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
 
 
 def assumed(traces: Traces, arity: int) -> str:
-    """What the schemas rest on beside the traces. The states are not seen: these do not say where the traces begin."""
+    """What the schemas assume beyond the traces, which do not show the states in which they begin."""
     begins = len({row[0] for row, label in zip(traces.rows, traces.labels) if len(row) > label})
     absent = "never happened" if not sum(traces.labels) else "never happened, or explains the negative ones,"
     these, begin = ("this", "begins") if len(traces) == 1 else ("these", "begin")
     with_what = f"{begins:,} different actions" if begins > 1 else "one action"
     return (
         f"what the model forbids {absent} in {these} {counted(len(traces), 'trace')}, which {begin} with "
-        f"{with_what}: if traces do not begin in all kinds of states, such as every level "
-        f"of what runs out, it may happen from others. Schemas have {kind_of_schemas(arity)}"
+        f"{with_what}. If traces do not begin in all kinds of states, such as every level of a resource, it may happen "
+        f"in other states. Schemas have {kind_of_schemas(arity)}"
     )
 
 
@@ -122,7 +120,7 @@ def windows_of_slots(
 
 def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clock, listed: Listed) -> list[Predicate]:
     """The alternating predicates of `arity` arguments that can reject something, without mirror images, each with all
-    that it can be required by. What is found is added to `listed`."""
+    slots that can require it. What is found is added to `listed`."""
     found: list[Predicate] = []
     little = clock.going_on_a_little()
     for signature, windows in of_slots.items():
@@ -139,15 +137,15 @@ def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clo
 class _Chosen(NamedTuple):
     predicates: list[Predicate]
     elementary: int
-    """How many of them need not alternate."""
+    """Options many of them need not alternate."""
     accuracy: float
-    """The share of the traces that they classify correctly."""
+    """The share of the traces that the predicates classify correctly."""
     questions: list[Question]
 
 
 def _chosen(found: Sequence[Predicate], windows: Mapping[Signature, Windows], traces: Traces, clock: Clock) -> _Chosen:
-    """The predicates that the traces speak for, alternating ones first; and the fewest others that catch the remaining
-    negatives."""
+    """The predicates that the traces support, alternating ones first; and the fewest others that catch the remaining
+    negative traces."""
     some = traces.only(range(min(WEIGHED, len(traces))))
     found, worth = _weighed(found, some, clock)
     taken = [each for each, value in zip(found, worth) if value >= EVIDENCE]
@@ -183,7 +181,7 @@ def _chosen(found: Sequence[Predicate], windows: Mapping[Signature, Windows], tr
 
 
 def _weighed(found: Sequence[Predicate], traces: Traces, clock: Clock) -> tuple[Sequence[Predicate], np.ndarray]:
-    """The predicates, as many as there is time to weigh, with the evidence for them."""
+    """As many predicates as there is time to weigh, with the evidence for them."""
     judge, going_on = Judge(traces.valid_only()), clock.going_on_a_little()
     worth = [np.zeros(0)]
     for first in range(0, len(found), AT_ONCE):

@@ -1,7 +1,8 @@
 """The alternating features that were listed so far, kept for the next call where time ran out.
 
-Listing is what takes long where many features alternate. Features stay true of the same traces, so the next call goes
-on from them and does the rest anew. They are kept by what they are of, and by how many traces a window needed."""
+Where many features alternate, listing them takes most of the time. Features hold for the same traces in every call, so
+the next call continues from them and repeats only the rest. They are kept by their signature, and by the number of
+traces that a window needed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from statewise.strips.exact.features import Feature, Found, alternating
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import Windows
 from statewise.strips.model.learned import read_checkpoint, write_checkpoint
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 FORMAT = 2
 _FEATURE = Leaf(
@@ -28,24 +29,26 @@ _FEATURE = Leaf(
     ),
 )
 PROGRESS: Shape = {"seconds": AMOUNT, "listed": {...: [_FEATURE]}}
-"""What `Listed.write` adds to `learned.CHECKPOINT`: the features by what they are of, as the actions that delete and
+"""What `Listed.write` adds to `learned.CHECKPOINT`: the features by their key, each as the actions that delete and
 those that add."""
 
 
 @dataclass
 class Listed:
-    """Features by what they are of, as found by this call and by interrupted ones before it."""
+    """Features by their key, as found by this call and by interrupted calls before it."""
 
     features: dict[str, list[Feature]] = field(default_factory=dict)
     seconds: float = 0.0
-    """What the interrupted calls took."""
+    """The time that the interrupted calls took."""
     folder: Path | None = None
     """Where the features were read from."""
+    unfinished: bool = False
+    """Whether the time was too short for the learner that used it last, so that another call should continue."""
 
     @classmethod
     def read(cls, folder: Path, traces: Traces, *, lifted: bool) -> Listed:
-        """What an interrupted call left in the folder, if it has a checkpoint. Raises `ValueError` if that is damaged,
-        of other traces, or of other learning: `lifted` says whether the result is schemas."""
+        """Reads what an interrupted call left in the folder, if it has a checkpoint. Raises `ValueError` if that is
+        damaged, or if the traces or the kind of learning differ: `lifted` says whether schemas are learned."""
         checkpoint = read_checkpoint(folder)
         if checkpoint is None:
             return cls()
@@ -75,8 +78,8 @@ class Listed:
     def alternating(
         self, of: Signature | None, windows: Windows, *, support: int = 1, seconds: float, stop: Callable[[], bool]
     ) -> Found:
-        """As `features.alternating`, from what was listed before: of the slots of a signature, or of actions (None).
-        Raises `ValueError` if the checkpoint has features of other actions."""
+        """Like `features.alternating`, beginning with what was listed before, for the slots of a signature or for
+        actions (None). Raises `ValueError` if the checkpoint has features of other actions."""
         key = ("actions" if of is None else " ".join(map(str, ("slots", *of.sorts)))) + f", support {support}"
         known = self.features.get(key, [])
         if self.folder is not None and any(part >> windows.actions for each in known for part in each):
@@ -86,7 +89,7 @@ class Listed:
         return found
 
     def write(self, folder: Path, traces: Traces, seconds: float, *, lifted: bool) -> None:
-        """Writes the checkpoint that `read` reads; `seconds` were used in all."""
+        """Writes the checkpoint that `read` reads; `seconds` is the total time so far."""
         listed = {of: [[hex(part) for part in each] for each in some] for of, some in self.features.items()}
         progress: dict[str, Any] = {"results": [], "log": [], "seconds": seconds, "listed": listed}
         write_checkpoint(folder, {}, {**_facts(traces, lifted), "progress": progress})

@@ -1,45 +1,116 @@
-"""Learns a ground action model from damaged traces, by SAT over the windows that recur.
+"""Learns action models from noisy traces, ground or lifted, by SAT over the windows that recur.
 
-A damaged trace shows windows that no undamaged one has, and one of them is enough to forbid a right atom. Damage has no
-pattern: such a window recurs in few traces. So only windows that at least k traces imply count (`Windows.supported`).
-Features and preconditions are then found as in clean traces (`ground`), except that no negative is explained for its
-own sake: a precondition pays for its description, its exceptions included, or explains k negatives. `supports` chooses
-k."""
+A noisy trace shows windows that no noise-free one has, and a single such window is enough to forbid a correct atom.
+Noise has no pattern: such a window recurs in few traces. So only windows that at least k traces imply count
+(`Windows.supported`). Features and preconditions are then found as in noise-free traces (`ground`, `lifted`), except
+that no negative trace is explained for its own sake: a precondition pays for its description, including its exceptions,
+or explains k negative traces. Predicates that need not alternate are not learned: a negative trace that only they
+explain may be noisy.
+
+With k too small, noise forbids correct atoms; with k too large, rare windows no longer count, which allows wrong atoms;
+in between the model is the same. So k is increased until the models get worse. Of the models within one standard error
+of the best, the median k is chosen: a model that explains a few traces more may fit the noise.
+
+All tuples of objects share the windows of slots (`slots`), so for schemas noise-free windows recur even where windows
+of ground actions are rare.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, Unpack
 
 from statewise.strips.exact.features import MOST, Feature
-from statewise.strips.exact.frame import Clock, How, Work, accuracy
+from statewise.strips.exact.frame import Clock, Options, Work, accuracy
 from statewise.strips.exact.ground import required, weighed
-from statewise.strips.exact.supports import Fit, best_fit, check_negatives
-from statewise.strips.exact.windows import Windows, holders_of
-from statewise.strips.model.head_arrays import Heads, Judge
+from statewise.strips.exact.lifted import ARITY, few_objects
+from statewise.strips.exact.listed import Listed
+from statewise.strips.exact.preconditions import preconditions, schema_occasions
+from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
+from statewise.strips.exact.slots import Signature, signatures, slot_holders
+from statewise.strips.exact.windows import Holders, Windows, holders_of
+from statewise.strips.model.heads import Heads, Judge
 from statewise.strips.model.learned import Learned
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.model.traces import Traces
+
+SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Numbers of traces that a window needs, to be tried in this order."""
+WORSE = 3
+"""The trials end after this many worse models in a row."""
+
+M = TypeVar("M")
 
 
-def learn_noisy(traces: Traces, **how: Unpack[How]) -> Learned:
-    """Learns an action model that explains most of the traces; the others are taken for damaged.
+@dataclass(frozen=True)
+class Fit(Generic[M]):
+    """What was learned with one support."""
+
+    support: int
+    model: M
+    windows: int
+    offered: int
+    """The number of alternating features or predicates that can be required."""
+    cut: tuple[str, ...]
+    """What was not finished."""
+    accuracy: float
+    """The share of the traces that the model classifies correctly."""
+
+
+def check_negatives(traces: Traces) -> None:
+    """Raises `ValueError` if no trace is negative."""
+    if not sum(traces.labels):
+        raise ValueError(
+            "without negative traces, noise cannot be distinguished from rare actions: add some, or omit --noise"
+        )
+
+
+def best_fit(work: Work, what: str, fit: Callable[[int, float], Fit[M]]) -> tuple[Fit[M], dict[str, Any]]:
+    """The model with the best support, and for the report this support and the accuracy with each one tried. `fit`
+    learns with a support in a number of seconds; `what` names what is learned in messages."""
+    fits: list[Fit[M]] = []
+    count, clock = len(work.traces), work.clock
+    for place, support in enumerate(SUPPORTS):
+        if fits and not clock.going_on():
+            clock.cut.append(f"trying windows of {support} and more traces")
+            break
+        if fits and support > count:
+            break
+        fits.append(fit(support, clock.left() / (len(SUPPORTS) - place)))
+        work.say(f"{what}, windows of at least {support} traces: {fits[-1].accuracy:.4f} of the traces right")
+        best = max(each.accuracy for each in fits)
+        if len(fits) > WORSE and best > fits[0].accuracy and all(each.accuracy < best for each in fits[-WORSE:]):
+            break
+    chosen = middle(fits, count)
+    clock.cut += chosen.cut
+    return chosen, {"support": chosen.support, "accuracies": {str(each.support): each.accuracy for each in fits}}
+
+
+def middle(fits: Sequence[Fit[M]], count: int) -> Fit[M]:
+    """The median of the fits to `count` traces that are within one standard error of the best."""
+    best = max(each.accuracy for each in fits)
+    error = (best * (1 - best) / count) ** 0.5
+    good = [each for each in fits if each.accuracy >= best - error]
+    return good[len(good) // 2]
+
+
+def learn_noisy(traces: Traces, **options: Unpack[Options]) -> Learned:
+    """Learns an action model that explains most of the traces; the others are treated as noisy.
 
     `report["support"]` is the number of traces that a window needs, `report["accuracies"]` has the accuracy for each
-    number tried. What was left undone for lack of time, the same call with the same `folder` continues, from the
-    features found. Raises `FileExistsError` if the folder holds anything else,
-    `ValueError` without negative traces and without python-sat.
+    number tried. Raises `ValueError` without negative traces and without python-sat.
     """
     check_negatives(traces)
-    work = Work("exact", traces, how)
-    work.claim(resumes=True)
+    work = Work("exact", traces, options)
     return fitted(work)
 
 
 def fitted(
     work: Work, effects: Sequence[Feature] = (), facts: Mapping[str, Any] | None = None, *, before: float = 0.0
 ) -> Learned:
-    """The model of the best support. `effects` are further ones that atoms may have, alternating or not; `facts` and
-    `before` are as in `Work.ground`."""
+    """The model with the best support. `effects` are more effects that atoms may have, alternating or not; `facts` and
+    `before` are those of `Work.ground`."""
     traces, stop = work.traces, work.clock.stop
     holders, judge = holders_of(traces, work.clock.reading), Judge(traces)
 
@@ -60,3 +131,76 @@ def fitted(
         {"windows": best.windows, **tried, "features": best.offered, **(facts or {})},
         before=before + work.listed.seconds,
     )
+
+
+def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **options: Unpack[Options]) -> LiftedModel:
+    """Learns action schemas that explain most of the traces, whose actions are written `schema object object`; the
+    other traces are treated as noisy.
+
+    The report has `support` and `accuracies` as in `learn_noisy`. Raises `ValueError` without negative traces, if a
+    schema occurs with different numbers of arguments, and without python-sat.
+    """
+    check_negatives(traces)
+    of_slots = [each for wanted in range(arity + 1) for each in signatures(traces.actions, wanted)]
+    work = Work("exact", traces, options)
+    holders = {
+        each: slot_holders(each, traces.actions, traces, lambda rows: work.clock.reading(rows, 0.2))
+        for each in of_slots
+    }
+    judge = Judge(traces)
+
+    def fit(support: int, seconds: float) -> Fit[list[Predicate]]:
+        clock = Clock(seconds, work.clock.stop)
+        found, windows = able_predicates(holders, support, clock, work.listed)
+        kept = with_preconditions(found, traces, clock, support)
+        right = accuracy(grounded(kept, traces.actions)[0], judge)
+        return Fit(support, kept, windows, len(found), tuple(clock.cut), right)
+
+    best, tried = best_fit(work, "schemas", fit)
+    return work.lifted(
+        as_schemas(best.model, traces.actions),
+        {
+            "settings": {"arity": arity},
+            "offered": best.offered,
+            "predicates": len(best.model),
+            "windows": best.windows,
+            **tried,
+            "training_accuracy": best.accuracy,
+            "few_objects": few_objects(traces.actions),
+        },
+    )
+
+
+def able_predicates(
+    holders: Mapping[Signature, Holders], support: int, clock: Clock, listed: Listed
+) -> tuple[list[Predicate], int]:
+    """The alternating predicates of the windows that at least `support` traces imply, without mirror images, each with
+    all slots that can require it; and the number of these windows. What is found is added to `listed`."""
+    found: list[Predicate] = []
+    little = clock.going_on_a_little()
+    count = 0
+    for signature, of_pair in holders.items():
+        windows = Windows.supported(len(signature.slots), of_pair, support)
+        count += len(windows)
+        features, complete = listed.alternating(
+            signature, windows, support=support, seconds=clock.left() / 2, stop=clock.stop
+        )
+        if not complete and len(features) < MOST:
+            clock.cut.append("listing the alternating predicates")
+        found += distinct_predicates(signature, windows, features, little)
+    return found, count
+
+
+def with_preconditions(found: Sequence[Predicate], traces: Traces, clock: Clock, support: int) -> list[Predicate]:
+    """The predicates with those of their possible preconditions that are worth their description; without predicates
+    that nothing requires."""
+    required = [0] * len(found)
+    for literals, occasions in schema_occasions(found, traces, clock.going_on_a_little()):
+        chosen = preconditions(
+            [1] * len(literals), [0] * len(literals), occasions, support=support, going_on=clock.going_on
+        )
+        for (owner, slot), taken in zip(literals, chosen):
+            required[owner] |= taken << slot
+    if not clock.going_on():
+        clock.cut.append("weighing preconditions")
+    return [Predicate(each.signature, pre, each.add, each.delete) for each, pre in zip(found, required) if pre]

@@ -1,34 +1,39 @@
-"""Which actions require an atom of given effect: two-part description length, one action at a time.
+"""Which actions require an atom with given effects: two-part description length, one action at a time.
 
 Every action that never occurred while the atom was known to be false *can* require it (`Windows.required`); the largest
-such set rejects too much, since rare actions lack occasions. A precondition is worth its description if it shortens
-that of the valid actions. Code these position by position, each action c by whether it occurs where the preconditions
-chosen so far allow it. With n positions that allow c and k occurrences of c this takes n h(k / n) bits, h the binary
-entropy. A further precondition lowers n and never k, at a price of log2 F bits to name one of F atoms and (1/2) log2 V
-bits for a parameter fitted to V positions (Rissanen, 1978). In damaged traces it excludes some j of the k, which are
-coded among the e excluded positions by e h(j / e) bits. So what counts is what a precondition excludes beyond the
-others, at the rate at which c occurs where it may: walks are correlated, and what is rare because something else is
-missing speaks for nothing.
+such set rejects too much, since rare actions have few occasions. A precondition is worth its description if it shortens
+the description of the valid actions. Code these position by position, each action c by whether it occurs where the
+preconditions chosen so far allow it. With n positions that allow c and k occurrences of c this takes n h(k / n) bits, h
+the binary entropy. A further precondition lowers n and never k, at a price of log2 F bits to name one of F atoms and
+(1/2) log2 V bits for a parameter fitted to V positions (Rissanen, 1978). In noisy traces it excludes some j of the k,
+which are coded among the e excluded positions by e h(j / e) bits. So what counts is what a precondition excludes in
+addition to the others, at the rate at which c occurs where it may: walks are correlated, and an action that is rare
+because something else is missing is no evidence.
 
 An atom whose effect alternates is deleted only while true, so the actions that delete it may require it at no price.
-That it alternates must be worth its description, too: `EVIDENCE` times the bits to write the effect down.
+Alternation must be worth its description, too: `EVIDENCE` times the bits that describe the effect.
 
-The remaining negatives are covered by the fewest further preconditions.
+The remaining negative traces are covered by the fewest further preconditions.
+
+For schemas, whether a ground action may happen depends only on its literals, so all ground actions of a schema are
+evidence about the same preconditions. The occasions of a schema are the positions of the traces, each once with every
+one of its ground actions; equal ones, by the literals known to be false, are stored once with their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from statewise.strips.exact.features import Feature
-from statewise.strips.model.head_arrays import Heads
-from statewise.strips.model.heads import ActionSet
+from statewise.strips.exact.predicates import Predicate, ground_entries, grounded
+from statewise.strips.model.candidates import smallest_cover
+from statewise.strips.model.heads import ActionSet, Heads
 from statewise.strips.model.model import bits
-from statewise.strips.neural.pooling import smallest_cover
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.schemas import arguments
+from statewise.strips.model.traces import Traces
 
 EVIDENCE = 4.0
 """Bits that alternation must save, in units of the description of the effect."""
@@ -36,7 +41,7 @@ EVIDENCE = 4.0
 
 @dataclass(frozen=True)
 class Occasions:
-    """Which atoms are known to be false at each position of the traces; equal positions once."""
+    """Which atoms are known to be false at each position of the traces; equal positions are stored once."""
 
     false: np.ndarray
     """[F, ceil(U / 8)] uint8: packed bits over U distinct sets of atoms known to be false."""
@@ -68,7 +73,7 @@ class Occasions:
 
     @classmethod
     def at(cls, traces: Traces, features: Sequence[Feature], going_on: Callable[[], bool] = lambda: True) -> Occasions:
-        """Walks through all traces at once; once `going_on()` says no, through their beginnings alone."""
+        """Walks through all traces at once; once `going_on()` is false, only through their beginnings."""
         actions = len(traces.actions)
         delete, add = (as_array([each[which] for each in features], actions).T for which in (0, 1))
         act, end, known = known_false(traces, delete, add, going_on)
@@ -82,10 +87,10 @@ class Occasions:
         )
 
 
-def evidence(features: Sequence[Feature], occasions: Occasions, swapped: Occasions) -> np.ndarray:
+def alternation_evidence(features: Sequence[Feature], occasions: Occasions, swapped: Occasions) -> np.ndarray:
     """[F] the bits that alternation saves, in units of the description of the effect: no action deletes the atom while
-    it is false, none adds it while it is true. `swapped` are the occasions of the complements, whose deletions are the
-    additions."""
+    it is false, and none adds it while it is true. `swapped` are the occasions of the complements, which the additions
+    delete."""
     from scipy.special import gammaln
 
     actions, valid = len(occasions.counts), occasions.valid
@@ -108,9 +113,9 @@ def preconditions(
     support: int = 1,
     going_on: Callable[[], bool] = lambda: True,
 ) -> list[ActionSet]:
-    """For each atom the actions that require it, of those that can (`able`); `sure` are chosen at no price. A
-    remaining negative is explained if it shares an atom with at least `support` of them. When `going_on` says no, the
-    remaining actions get the sure ones alone."""
+    """For each atom the actions that require it, among those that can (`able`); `sure` ones are chosen at no price. A
+    remaining negative trace is explained if at least `support` of them share an atom. Once `going_on()` is false, the
+    remaining actions get only the sure ones."""
     chosen = list(sure)
     price = np.log2(max(2, len(able))) + np.log2(max(2, occasions.valid)) / 2
     for c in range(len(occasions.counts)):
@@ -125,7 +130,7 @@ def preconditions(
 def _of_action(
     c: int, given: Sequence[int], free: np.ndarray, occasions: Occasions, price: float, support: int
 ) -> list[int]:
-    """The atoms of `free` that action `c` requires beside those `given`."""
+    """The atoms of `free` that action `c` requires in addition to those `given`."""
     left = occasions.times.astype(np.float64)
     ends = occasions.negatives[c]
     places, times = occasions.occurs[c]
@@ -160,7 +165,7 @@ def _of_action(
 
 
 def bits_to_code(count: np.ndarray | float, positions: np.ndarray | float) -> np.ndarray:
-    """n h(k / n): the bits that say at which of n positions k occurrences are."""
+    """n h(k / n): the bits that say at which of n positions the k occurrences are."""
     n = np.maximum(np.asarray(positions, dtype=float), np.asarray(count, dtype=float))
     share = np.clip(np.asarray(count) / np.maximum(n, 1), 1e-15, 1 - 1e-15)
     return np.asarray(n * -(share * np.log2(share) + (1 - share) * np.log2(1 - share)))
@@ -183,10 +188,10 @@ def as_heads(features: Sequence[Feature], required: Sequence[ActionSet], actions
 def known_false(
     traces: Traces, delete: np.ndarray, add: np.ndarray, going_on: Callable[[], bool] = lambda: True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Walks through all traces at once; once `going_on()` says no, through their beginnings alone.
+    """Walks through all traces at once; once `going_on()` is false, only through their beginnings.
 
-    Of each of M positions [M] the action, [M] whether it is the invalid end of a negative trace, and [M, ceil(F / 8)]
-    which atoms are known to be false before it, as packed bits. `delete` and `add` [A, F] are the effects."""
+    Returns for M positions the action [M], whether it is the invalid end of a negative trace [M], and which atoms are
+    known to be false before it [M, ceil(F / 8)], as packed bits. `delete` and `add` [A, F] are the effects."""
     keep, enter = np.packbits(~(delete | add), axis=1), np.packbits(delete, axis=1)
     numbers, lengths, labels = traces.padded()
     state = np.zeros((len(numbers), keep.shape[1]), dtype=np.uint8)
@@ -204,7 +209,7 @@ def known_false(
 
 
 def transposed(packed: np.ndarray) -> np.ndarray:
-    """[8 B, ceil(U / 8)] the packed bits [U, B] of a matrix, its rows and columns exchanged."""
+    """[8 B, ceil(U / 8)] the transposed matrix, from its packed bits [U, B]."""
     found = [np.zeros((0, -(-len(packed) // 8)), dtype=np.uint8)]
     for byte in range(packed.shape[1]):
         found.append(np.packbits(np.unpackbits(packed[:, byte : byte + 1], axis=1).T, axis=1))
@@ -212,8 +217,72 @@ def transposed(packed: np.ndarray) -> np.ndarray:
 
 
 def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First places of the distinct rows [M, B] of bytes, and for each row the place of its equal among them."""
+    """First places of the distinct rows [M, B] of bytes, and for each row the number of the distinct row that it
+    equals."""
     wide = np.ascontiguousarray(rows if rows.shape[1] else np.zeros((len(rows), 1), dtype=np.uint8))
     as_one = wide.view([("", wide.dtype)] * wide.shape[1]) if wide.shape[1] == 1 else wide.view(f"V{wide.shape[1]}")
     _, first, place = np.unique(as_one.ravel(), return_index=True, return_inverse=True)
     return first, place
+
+
+BLOCK = 2048
+"""The number of states that are unpacked at once."""
+NO_PLACES = np.zeros(0, dtype=np.int64)
+
+Literals = list[tuple[int, int]]
+"""The literals that a schema may require, each as the number of a predicate and one of its slots."""
+
+
+def schema_occasions(
+    predicates: Sequence[Predicate], traces: Traces, going_on: Callable[[], bool] = lambda: True
+) -> Iterator[tuple[Literals, Occasions]]:
+    """For each schema that can require some predicate, its literals and their occasions: action 0 of these stands for
+    any ground action of the schema, action 1 for all others. Once `going_on()` is false, only the beginnings of the
+    traces are read."""
+    actions = traces.actions
+    heads, _ = grounded(predicates, actions)
+    at_action: dict[int, dict[tuple[int, int], int]] = {}
+    for each in ground_entries(predicates, actions):
+        if each.role == 0:
+            at_action.setdefault(each.action, {})[each.owner, each.slot] = each.head
+    act, end, known = known_false(traces, heads.delete.T, heads.add.T, going_on)
+    first, place = distinct(known)
+    valid = np.bincount(place[~end], minlength=len(first))
+    by_schema: dict[str, list[int]] = {}
+    for number, action in enumerate(actions):
+        if number in at_action:
+            by_schema.setdefault(arguments(action)[0], []).append(number)
+    for mine in by_schema.values():
+        literals = sorted(at_action[mine[0]])
+        head = np.array([[at_action[number][literal] for literal in literals] for number in mine])  # [G, L]
+        rows, where = distinct_rows(known[first], head)
+        numbered = np.full(len(actions), -1)
+        numbered[mine] = np.arange(len(mine))
+        among = numbered[act]
+        happens, fails = ((among >= 0) & which for which in (~end, end))
+        occurs = where[place[happens], among[happens]]
+        count = len(occurs)
+        yield (
+            literals,
+            Occasions(
+                transposed(rows)[: len(literals)],
+                np.bincount(where.ravel(), np.repeat(valid, len(mine)), minlength=len(rows)).astype(np.int64),
+                np.array([count, int((~end).sum()) - count]),
+                [np.unique(where[place[fails], among[fails]]), NO_PLACES],
+                [np.unique(occurs, return_counts=True), (NO_PLACES, NO_PLACES)],
+            ),
+        )
+
+
+def distinct_rows(known: np.ndarray, head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the heads `head` [G, L] of G actions are known to be false in the states `known` [S, ceil(H / 8)].
+    Returns the distinct rows as packed bits [U, ceil(L / 8)], and the row of each state and action [S, G]."""
+    rows = np.concatenate(
+        [
+            np.packbits(np.unpackbits(known[begin : begin + BLOCK], axis=1)[:, head], axis=2)
+            for begin in range(0, len(known), BLOCK)
+        ]
+    )
+    flat = rows.reshape(-1, rows.shape[2])
+    first, where = distinct(flat)
+    return flat[first], where.reshape(rows.shape[:2])

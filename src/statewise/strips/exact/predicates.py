@@ -1,4 +1,4 @@
-"""Predicates by their slots, and the schemas that they make."""
+"""Predicates as sets of slots, and their schemas."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import numpy as np
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import Windows
-from statewise.strips.model.head_arrays import Heads
-from statewise.strips.model.heads import ActionSet
+from statewise.strips.model.heads import ActionSet, Heads
 from statewise.strips.model.model import bits
 from statewise.strips.model.schemas import Literal, Schema, arguments
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """A predicate by the slots that require, add and delete it, as bits."""
+    """A predicate: the slots that require, add and delete it, as bits."""
 
     signature: Signature
     pre: ActionSet
@@ -28,17 +27,17 @@ class Predicate:
     delete: ActionSet
 
     def size(self) -> int:
-        """The number of slots, each counted in each role."""
+        """The number of slots that require, add or delete it, counted once for each of these."""
         return self.pre.bit_count() + self.add.bit_count() + self.delete.bit_count()
 
     def covers(self, other: Predicate) -> bool:
-        """Whether it rejects all that `other` rejects, by their slots alone."""
+        """Whether the slots alone imply that it rejects everything that `other` rejects."""
         return self.signature == other.signature and not (
             other.pre & ~self.pre or other.delete & ~self.delete or self.add & ~other.add
         )
 
     def mirrored(self) -> set[tuple[ActionSet, ActionSet, ActionSet]]:
-        """The same predicate with arguments of one sort in all orders."""
+        """The same predicate with its arguments of one sort in each possible order."""
         number = {slot: place for place, slot in enumerate(self.signature.slots)}
         sorts = self.signature.sorts
         found = set()
@@ -55,7 +54,7 @@ def distinct_predicates(
     signature: Signature, windows: Windows, features: Iterable[Feature], going_on: Callable[[], bool] = lambda: True
 ) -> list[Predicate]:
     """Alternating features of the slots of a signature as predicates that can reject something, without mirror images,
-    each with all that it can be required by; those before `going_on()` says no."""
+    each with all slots that can require it. Stops once `going_on()` is false."""
     found: list[Predicate] = []
     seen: set[tuple[ActionSet, ActionSet, ActionSet]] = set()
     for delete, add in features:
@@ -82,8 +81,8 @@ def as_schemas(chosen: Sequence[Predicate], actions: Sequence[str]) -> dict[str,
 
 
 def grounded(predicates: Sequence[Predicate], actions: Sequence[str]) -> tuple[Heads, np.ndarray]:
-    """The heads of the predicates over ground actions, one for each tuple of objects, and [H] the number of the
-    predicate of each, ascending."""
+    """The heads of the predicates over ground actions, one for each tuple of objects, and the number of the predicate
+    of each head [H], ascending."""
     entries = ground_entries(predicates, actions)
     owners = {each.head: each.owner for each in entries}
     parts = np.zeros((3, len(owners), len(actions)), dtype=bool)
@@ -102,7 +101,7 @@ class Entry(NamedTuple):
     """The number of the predicate."""
     slot: int
     head: int
-    """The number of the atom: ascending with the predicate, without gaps."""
+    """The number of the atom: it ascends with the predicate, without gaps."""
     action: int
 
 

@@ -1,13 +1,14 @@
-"""Seen windows of lifted predicates.
+"""Windows of lifted predicates.
 
 A ground atom p(o1 .. ok) is affected by the actions that mention all of its objects. What the action `schema x1 .. xn`
-does to it depends only on the *slot*: the schema, and the argument that stands at each place of the atom. So the traces
-of one tuple of objects are sequences of slots, those of all tuples are evidence about the same predicate, and windows
+does to it depends only on the *slot*: the schema, and which argument is at each place of the atom. So for each tuple of
+objects a trace is a sequence of slots, the sequences of all tuples are evidence about the same predicate, and windows
 of slots say about lifted predicates what windows of actions say about ground atoms. This needs no negative traces: a
 small instance has many tuples.
 
-Objects have sorts, inferred from the traces (`lifted.sorts_of`); the slots of a predicate have its sorts. An action
-that mentions an object twice may have several slots of one tuple; additions then win over deletions, as in PDDL."""
+Objects have sorts, inferred from the traces (`lifted_model.sorts_of`); the slots of a predicate have its sorts. An
+action that mentions an object twice may have several slots of one tuple; then additions take precedence over deletions,
+as in PDDL."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from typing import NamedTuple
 
 from statewise.strips.exact.windows import Holders, Windows, smallest_first
 from statewise.strips.model.heads import ActionSet
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.schemas import arguments
-from statewise.strips.neural.lifted import sorts_of
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 Slot = tuple[str, tuple[int, ...]]
 """A schema, and the position of each argument of the predicate in its own arguments."""
@@ -28,7 +29,7 @@ Event = tuple[int, ...]
 
 
 class Signature(NamedTuple):
-    """Predicates of one kind: the sorts of their arguments, and the slots that can affect them."""
+    """The sorts of the arguments of a predicate, and the slots that can affect it."""
 
     sorts: tuple[int, ...]
     slots: tuple[Slot, ...]
@@ -57,7 +58,7 @@ def signatures(actions: Sequence[str], arity: int) -> list[Signature]:
 
 
 def events(signature: Signature, actions: Sequence[str]) -> list[dict[tuple[str, ...], Event]]:
-    """For each action the tuples of objects that it mentions, and its slots of each."""
+    """For each action the tuples of objects that it mentions, and its slots for each tuple."""
     of_schema: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
     for number, (schema, places) in enumerate(signature.slots):
         of_schema.setdefault(schema, []).append((number, places))
@@ -73,7 +74,7 @@ def events(signature: Signature, actions: Sequence[str]) -> list[dict[tuple[str,
 
 
 def sequences(rows: Iterable[Trace], of_action: Sequence[dict[tuple[str, ...], Event]]) -> list[tuple[Event, ...]]:
-    """The distinct sequences of events of all tuples of objects in the valid traces `rows`, without those that begin
+    """The distinct sequences of events of all tuples of objects in the valid traces `rows`, without prefixes of
     others."""
     ordered = sorted({each for row in rows for each in _by_tuple(row, of_action)})
     return [each for each, after in zip(ordered, [*ordered[1:], ()]) if after[: len(each)] != each]
@@ -89,7 +90,7 @@ def _by_tuple(row: Trace, of_action: Sequence[dict[tuple[str, ...], Event]]) -> 
 
 
 def slot_windows(signature: Signature, actions: Sequence[str], rows: Iterable[Trace]) -> Windows:
-    """The windows of the signature's slots, numbered as `signature.slots`, in the valid traces `rows`."""
+    """The windows of the slots of the signature, numbered as in `signature.slots`, in the valid traces `rows`."""
     windows = Windows(len(signature.slots))
     for sequence in sequences(rows, events(signature, actions)):
         if all(len(event) == 1 for event in sequence):
@@ -106,8 +107,8 @@ def slot_holders(
     traces: Traces,
     reading: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> Holders:
-    """The windows of the signature's slots in the valid actions of `traces`, with the traces that have them; of those
-    traces whose numbers `reading` passes on."""
+    """The windows of the slots of the signature in the valid actions of `traces`, with the traces that have them. Only
+    traces whose numbers `reading` passes on are read."""
     of_action = events(signature, actions)
     having: dict[tuple[Event, ...], int] = {}
     for number in reading(range(len(traces))):
@@ -123,7 +124,7 @@ def slot_holders(
 
 
 def _windows_of(sequence: Sequence[Event]) -> Iterator[tuple[int, int, int]]:
-    """As `windows.windows_of`, for events of several slots: what one of them deletes, another may add at once."""
+    """Like `windows.windows_of`, for events of several slots: what one of them deletes, another may add at once."""
     recent: list[tuple[int, ActionSet]] = []
     for event in sequence:
         for c in event:
@@ -135,7 +136,6 @@ def _windows_of(sequence: Sequence[Event]) -> Iterator[tuple[int, int, int]]:
 
 
 def latest_first(event: Event, recent: Sequence[tuple[int, ActionSet]]) -> list[tuple[int, ActionSet]]:
-    """The distinct slots so far, the latest first, each with the other slots of its event: `recent`, and then
-    `event`."""
+    """The distinct slots of `recent` and then `event`, the latest first, each with the other slots of its event."""
     slots = sum(1 << slot for slot in event)
     return [(slot, slots ^ 1 << slot) for slot in event] + [each for each in recent if not slots >> each[0] & 1]

@@ -8,7 +8,7 @@ from typing import Any
 from statewise.runtime.messages import to_install
 
 CONFLICTS = 500
-"""After so many conflicts a solver looks at the time."""
+"""A solver checks the time after this many conflicts."""
 
 
 def _missing() -> ValueError:
@@ -29,7 +29,7 @@ def solver(clauses: Iterable[list[int]]) -> Any:
 
 
 def solved(sat: Any, going_on: Callable[[], bool], assumptions: Sequence[int] = ()) -> bool:
-    """Whether the clauses of a solver can be satisfied. Raises `TimeUp` soon after `going_on()` says no."""
+    """Whether the clauses of a solver can be satisfied. Raises `TimeUp` soon after `going_on()` is false."""
     while True:
         sat.conf_budget(CONFLICTS)
         found = sat.solve_limited(assumptions=list(assumptions))
@@ -43,7 +43,7 @@ def weighted_solver(
     hard: Iterable[list[int]], soft: Iterable[list[int]], going_on: Callable[[], bool] = lambda: True
 ) -> list[int] | None:
     """Values of the variables that satisfy all `hard` clauses and as many `soft` ones as possible; None if the hard
-    ones cannot be satisfied. Raises `TimeUp` soon after `going_on()` says no, and `ValueError` without the extra."""
+    ones cannot be satisfied. Raises `TimeUp` soon after `going_on()` is false, and `ValueError` without the extra."""
     try:
         from pysat.examples.rc2 import RC2
         from pysat.formula import WCNF
@@ -61,7 +61,7 @@ def weighted_solver(
 
 
 class _Timed:
-    """A SAT solver that looks at the time, in the place of one that does not."""
+    """Wraps a SAT solver so that it checks the time."""
 
     def __init__(self, sat: Any, going_on: Callable[[], bool]) -> None:
         self._sat, self._going_on = sat, going_on

@@ -1,8 +1,8 @@
-"""Traces renamed by symmetries of the instance: what holds for one object holds for another of its sort.
+"""Traces renamed by symmetries of the instance: what is true of one object is true of another of its sort.
 
-A symmetry permutes objects of one sort (`lifted.sorts_of`) and maps the ground actions onto themselves. If the instance
-is symmetric, a renamed trace is a trace, so that few traces show far more. Action names alone do not say whether it is:
-a symmetry is refused where the renamed traces contradict the given ones."""
+A symmetry permutes objects of one sort (`lifted_model.sorts_of`) and maps the ground actions onto themselves. If the
+instance is symmetric, a renamed trace is also a trace, so that few traces show much more. Names of actions alone do not
+show whether it is: a symmetry is refused if the renamed traces contradict the given ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from math import factorial, prod
 import numpy as np
 
 from statewise.strips.exact.windows import Windows
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.schemas import arguments
-from statewise.strips.neural.lifted import sorts_of
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 MOST = 60
-"""The largest number of symmetries that are used; of more, swaps of two objects and a random choice."""
+"""The largest number of symmetries that are used; if there are more, swaps of two objects and a random choice."""
 
 Renaming = tuple[int, ...]
 """The number that each action is renamed to."""
@@ -33,7 +33,7 @@ class Symmetric:
     used: int
     """The number of symmetries used, without the identity."""
     refused: int
-    """The number of those that the traces contradict."""
+    """The number of symmetries that the traces contradict."""
 
 
 def symmetries(actions: Sequence[str], most: int = MOST) -> list[Renaming]:

@@ -1,26 +1,26 @@
 """Three-valued verdicts: what every action model that explains the training traces says about a new trace.
 
-A trace is *certainly valid* if every such model accepts it. That is so iff each of its windows (x, W, c) contains a
-seen window: otherwise the atom that x deletes, c requires and all actions outside W add explains the valid traces and
+A trace is *certainly valid* if every such model accepts it. This is the case iff each of its windows (x, W, c) contains
+a seen window: otherwise the atom that x deletes, c requires and all actions outside W add explains the valid traces and
 rejects c, and may be part of any model.
 
-It is *certainly invalid* if no such model accepts it. Suppose that it were valid, and count its own windows as seen:
-that contradicts the training traces iff some negative trace then ends in an action that is certainly valid.
+A trace is *certainly invalid* if no such model accepts it. Suppose that it is valid, and count its own windows as seen:
+this contradicts the training traces iff some negative trace then ends in an action that is certainly valid.
 
-Everything else is not decided by what was seen. No decided verdict is wrong if the training traces are those of some
-action model and free of errors. Nothing is known about an action that never happened validly in training, nor after it.
+The training traces leave everything else undecided. No verdict is wrong if the training traces are those of some action
+model and free of errors. Nothing is certain from the first action on that was never valid in training.
 
-Lifted, the windows are those of slots (`slots`), and the models considered are schemas of one kind (`Seen.assumed`), so
-that far more is decided: a literal is a predicate of at most `arity` different arguments of the action, and
-preconditions are positive. Nothing is known about an action of an unknown schema or with an object of another sort, nor
-after it.
+For lifted models, the windows are those of slots (`slots`), and only schemas of one kind are considered
+(`Seen.assumed`), so that much more is decided: a literal is a predicate of at most `arity` different arguments of the
+action, and preconditions are positive. Nothing is certain from the first action on that has an unknown schema or an
+object of another sort.
 
-One object may be a *constant*, which an action requires or changes without having it as an argument: childsnack's
-`put_on_tray ?s ?t` requires `at ?t kitchen`. Names do not say which object it is, so that every object of training may
-be it (`Seen.constants`). For each of them there is evidence of its own, from actions that are written with the object
-as a part of their schema (`apart`): predicates of the other arguments then say all that a predicate with this constant
-can say. What was seen of the constant says nothing about other objects: their windows are then those without it. A
-verdict stands only if no choice of the constant changes it.
+One object may be a *constant*, which an action requires or changes without having it as an argument: `put_on_tray ?s
+?t` of childsnack requires `at ?t kitchen`. Names do not show which object this is, so it may be any object of training
+(`Seen.constants`). Each of them has its own evidence, from actions that are written with the object as a part of their
+schema (`apart`): predicates of the other arguments can then express every predicate with this constant. What was seen
+of the constant says nothing about other objects, so their windows leave it out. A verdict is given only if no choice of
+the constant changes it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from statewise.runtime.messages import counted
 from statewise.strips.exact.slots import Event, Signature, events, latest_first, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, any_inside, valid_rows, windows_of
 from statewise.strips.model.heads import ActionSet, Head
+from statewise.strips.model.learned import SEEN_FILE
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.schemas import arguments
-from statewise.strips.neural.lifted import sorts_of
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
-NAME = "seen.json"
-"""The file of a learned folder."""
 FORMAT = "statewise seen windows 2"
 EARLIER = "statewise seen windows 1"
-"""Without constants, and without the actions that happened."""
+"""The earlier format, without constants and without the actions that happened."""
 _WINDOWS: Shape = {"signatures": [[ANYTHING]], "windows": [[ANYTHING]]}
 SHAPE: Shape = {
     "format": one_of(FORMAT),
@@ -63,11 +62,11 @@ SHAPE: Shape = {
 _SET = Leaf("a hexadecimal number", lambda value: isinstance(value, str) and bool(re.fullmatch("0x[0-9a-f]+", value)))
 
 Pair = tuple[int, int, int]
-"""(signature, x, c): the signature's number, 0 of a ground model, and two slots, or two actions of a ground model."""
+"""(signature, x, c): the number of the signature and two slots; for a ground model 0 and two actions."""
 Option = tuple[Pair, ActionSet]
 """A pair and a window."""
 UNKNOWN: Option = ((-1, 0, 0), 0)
-"""That of an action of which nothing is known: neither it nor anything after it is certain, as it may do anything."""
+"""The option of an action about which nothing is known: as it may do anything, nothing is certain from it on."""
 Outcome = Literal["valid", "invalid", "undecided"]
 
 
@@ -84,8 +83,8 @@ class Verdict:
 
 
 def kind_of_schemas(arity: int, constants: Sequence[str] = ()) -> str:
-    """What schemas have of which something is certain, if predicates have at most `arity` arguments, and one of these
-    objects may be a constant."""
+    """The kind of schemas that verdicts are about, in words: predicates have at most `arity` arguments, and one of the
+    objects `constants` may be a constant."""
     named = " or ".join(constants) if len(constants) <= 3 else f"any of {len(constants)}"
     also = (
         f"except that one object ({named}) may be a constant in predicates of at most {arity - 1}"
@@ -99,7 +98,7 @@ def kind_of_schemas(arity: int, constants: Sequence[str] = ()) -> str:
 
 
 def apart(action: str, constant: str) -> str:
-    """The action, with `constant` and its places as a part of the schema instead of arguments."""
+    """The action, written with `constant` and its places as a part of the schema instead of as arguments."""
     schema, objects = arguments(action)
     places = [str(at) for at, each in enumerate(objects) if each == constant]
     name = schema.replace("@", "@@") + ("@" + ",".join(places) if places else "")
@@ -114,17 +113,17 @@ class Seen:
     lifted: tuple[Signature, ...] | None = None
     """The signatures of the predicates considered; None for ground models."""
     arity: int = 0
-    """Most arguments of those predicates."""
+    """The most arguments of these predicates."""
     minimal: dict[Pair, list[ActionSet]] = field(default_factory=dict)
     negatives: list[tuple[Option, ...]] = field(default_factory=list)
-    """For each negative trace how its last action can be rejected: by the windows of it that contain no seen one."""
+    """How the last action of each negative trace can be rejected: by those of its windows that contain no seen one."""
     happened: frozenset[str] = frozenset()
-    """The actions that happened validly, lifted their schemas."""
+    """The actions that were valid in some trace; for lifted models their schemas."""
     ends: list[list[Trace]] = field(default_factory=list)
-    """For each of `negatives` the negative traces that end so."""
+    """The negative traces that belong to each entry of `negatives`."""
     constants: dict[str, Seen] = field(default_factory=dict)
-    """For each object that may be the constant what the traces show if it is: windows of the actions written `apart`,
-    of predicates with one argument fewer."""
+    """What the traces show if an object is the constant, for each object that may be: windows of the actions written
+    `apart`, for predicates with one argument less."""
 
     @classmethod
     def of(
@@ -136,9 +135,9 @@ class Seen:
         reading: Callable[[Sequence[Trace]], Iterable[Trace]] = iter,
         going_on: Callable[[], bool] = lambda: True,
     ) -> Seen:
-        """Reads the traces; lifted with `arity`, the most arguments of a predicate. Each of `constants` may be the
-        constant of predicates of one argument fewer. Traces that `reading` does not pass on decide nothing, and nothing
-        is decided of constants that are left once `going_on()` says no."""
+        """Reads the traces; for lifted models with `arity`, the most arguments of a predicate. Each of `constants` may
+        be the constant of predicates with one argument less. Traces that `reading` does not pass on are ignored. Once
+        `going_on()` is false, the remaining constants are not read, and verdicts that depend on them are undecided."""
         rows = valid_rows(traces)
         lifted = None if arity is None else _signatures(traces.actions, arity)
         found = cls(traces.actions, lifted, arity or 0, _windows_of(traces.actions, lifted, rows, reading))
@@ -163,22 +162,22 @@ class Seen:
         return found
 
     def with_constants(self, names: Iterable[str]) -> Seen:
-        """The same, if no other objects than these may be constants. Raises `ValueError` if one of them is not an
+        """What the traces show if only these objects may be constants. Raises `ValueError` if one of them is not an
         object of the training traces, and for ground models."""
         wanted = list(dict.fromkeys(names))
         if self.lifted is None:
-            raise ValueError("constants are those of schemas, and this model was learned without --lifted")
+            raise ValueError("only schemas have constants, and this model was learned without --lifted")
         for name in wanted:
             if name not in self.constants:
                 raise ValueError(
-                    f"{name!r} is not an object of the training traces: these have "
+                    f"{name!r} is not an object of the training traces, whose objects are: "
                     + (", ".join(self.constants) or "none")
                 )
         return replace(self, constants={name: self.constants[name] for name in wanted})
 
     def verdict(self, names: Sequence[str]) -> Verdict:
-        """What is certain about a trace of actions by name. Nothing is from an action on that never happened in
-        training, or does not fit its schemas and sorts."""
+        """What is certain about a trace of actions, given by name. Nothing is certain from the first action on that
+        never happened in training, or does not fit the schemas and sorts of training."""
         first: int | None = None
         end, why = self._unfitting(names)
         supposed = _Supposed(self, names[:end])
@@ -215,7 +214,7 @@ class Seen:
         return Verdict("valid", None) if certain == len(names) else Verdict("undecided", certain, why)
 
     def _at_end(self, row: Trace) -> list[Option]:
-        """The windows of the last action of a trace of training that contain no seen one."""
+        """The windows of the last action of a training trace that contain no seen window."""
         if not self.actions:  # nothing was read
             return [UNKNOWN]
         if row not in self._of_row:
@@ -225,12 +224,12 @@ class Seen:
 
     @cached_property
     def _of_row(self) -> dict[Trace, list[Option]]:
-        """What `_at_end` found so far."""
+        """Results of `_at_end`."""
         return {}
 
     @property
     def assumed(self) -> str:
-        """What the schemas of all models considered have."""
+        """What verdicts assume about schemas, in words."""
         return kind_of_schemas(self.arity, list(self.constants))
 
     @cached_property
@@ -240,19 +239,19 @@ class Seen:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """For each schema of training the number of its arguments; empty of a ground model."""
+        """The number of arguments of each schema of training; empty for a ground model."""
         return {} if self.lifted is None else {schema: len(objects) for schema, objects in map(arguments, self.actions)}
 
     def fits(self, name: str) -> bool:
-        """Whether something is known about an action: it, or lifted its schema, happened in training, with objects of
-        these sorts, and if some of its objects are constants, with these at these places."""
+        """Whether something is known about an action: it happened in training, or for lifted models its schema did,
+        with objects of these sorts and, if some of its objects are constants, with these at these places."""
         return not (self._unfitting([name])[1] or self._known([name])[1]) and all(
             seen._touched(apart(name, constant)) is not None for constant, seen in self.constants.items()
         )
 
     def _unfitting(self, names: Sequence[str]) -> tuple[int, str | None]:
-        """The position of the first action that does not fit what was learned, and what does not; else the number of
-        actions, and None."""
+        """The position of the first action that does not fit what was learned, and the reason; if there is none, the
+        number of actions, and None."""
         if self.lifted is None:
             return len(names), None
         parameters, known = self._sorts
@@ -262,16 +261,16 @@ class Seen:
             if schema not in self.numbers:
                 return step, f"no action {schema!r} was seen in training"
             if len(objects) != self.numbers[schema]:
-                return step, f"it was seen with {counted(self.numbers[schema], 'argument')}"
+                return step, f"in training it had {counted(self.numbers[schema], 'argument')}"
             for at, each in enumerate(objects):
                 if sorts.setdefault(each, parameters[schema, at]) != parameters[schema, at]:
                     other = next(other for other, sort in known.items() if sort == parameters[schema, at])
-                    return step, f"{each!r} stands here where {other!r} did in training, which is of another sort"
+                    return step, f"{each!r} is in a place of {other!r} in training, which is of another sort"
         return len(names), None
 
     def _known(self, names: Sequence[str]) -> tuple[int, str | None]:
-        """The position of the first action that never happened validly in training, and what never did; else the number
-        of actions, and None."""
+        """The position of the first action that was never valid in training, and the reason; if there is none, the
+        number of actions, and None."""
         for step, name in enumerate(names):
             what = name if self.lifted is None else arguments(name)[0]
             if what not in self.happened:
@@ -280,7 +279,7 @@ class Seen:
         return len(names), None
 
     def certain_steps(self, names: Sequence[str]) -> list[bool]:
-        """For each action of a trace whether every model accepts it, given those before it."""
+        """For each action of a trace, whether every model accepts it after the actions before it."""
         sure = [all(self._contains_seen(*option) for option in options) for options in self.options(names)]
         if self.happened:
             end = min(self._unfitting(names)[0], self._known(names)[0])
@@ -291,7 +290,7 @@ class Seen:
         return sure
 
     def options(self, names: Sequence[str], start: int = 0) -> Iterator[list[Option]]:
-        """For each action, from `start` on, its windows."""
+        """The windows of each action from `start` on."""
         if self.lifted is None:
             number = {name: place for place, name in enumerate(self.actions)}
             row = [number.setdefault(name, len(number)) for name in names]
@@ -321,8 +320,8 @@ class Seen:
                 yield found if known else [UNKNOWN]
 
     def _touched(self, name: str) -> list[dict[tuple[str, ...], Event]] | None:
-        """For each signature the tuples of objects that an action mentions, and its slots of each; None if its schema
-        was not seen with so many objects."""
+        """For each signature the tuples of objects that an action mentions, and its slots for each tuple; None if its
+        schema was not seen with this number of objects."""
         assert self.lifted is not None
         if name not in self._of_name:
             schema, objects = arguments(name)
@@ -332,7 +331,7 @@ class Seen:
 
     @cached_property
     def _of_name(self) -> dict[str, list[dict[tuple[str, ...], Event]] | None]:
-        """What `_touched` found so far."""
+        """Results of `_touched`."""
         return {}
 
     def _contains_seen(self, pair: Pair, between: ActionSet) -> bool:
@@ -340,7 +339,7 @@ class Seen:
 
     @cached_property
     def _ending(self) -> Mapping[Pair, list[int]]:
-        """The negatives by the pairs of their options."""
+        """The numbers of the negative traces by the pairs of their options."""
         by_pair: dict[Pair, list[int]] = {}
         for number, options in enumerate(self.negatives):
             for pair in {pair for pair, _ in options}:
@@ -348,10 +347,9 @@ class Seen:
         return by_pair
 
     def guards(self, names: Sequence[str], step: int, actions: Sequence[str]) -> list[Head]:
-        """Atoms over `actions` that explain the valid traces and reject the action at `step`, which is not certain: of
-        ground models one, of schemas one for each tuple of objects. With them the action is rejected wherever it is
-        uncertain for the same reason. None if nothing is known about the action (`fits`) or one before it: nothing is
-        known that could reject it."""
+        """Atoms over `actions` that explain the valid traces and reject the action at `step`, which is not certain: one
+        for ground models, one for each tuple of objects for schemas. They reject the action wherever it is uncertain
+        for the same reason. Empty if nothing is known about the action (`fits`) or one before it."""
         options = next(self.options(names, start=step))
         pair, between = next((option for option in options if not self._contains_seen(*option)), UNKNOWN)
         number, x, c = pair
@@ -409,13 +407,13 @@ class Seen:
 
     @classmethod
     def load(cls, folder: Path) -> Seen | None:
-        """Reads `seen.json` of a learned folder; None if it has none. Raises `ValueError` if it is damaged, or an
-        earlier version wrote it."""
-        path = folder / NAME
+        """Reads `seen.json` of a learned folder; None if there is no such file. Raises `ValueError` if it is damaged or
+        was written by an earlier version."""
+        path = folder / SEEN_FILE
         if not path.is_file():
             return None
         if read_json(path, {"format": TEXT})["format"] == EARLIER:
-            raise ValueError(f"{path} is of an earlier version, whose verdicts may be wrong: learn again")
+            raise ValueError(f"{path} was written by an earlier version, whose verdicts may be wrong: learn again")
         content = read_json(path, SHAPE)
         actions: tuple[str, ...] = tuple(content["actions"])
         try:
@@ -443,14 +441,14 @@ class Seen:
 
 
 class _Supposed:
-    """The windows of a trace that contain no seen one, read one action after the other, as if they had been seen."""
+    """The windows of a trace that contain no seen one, added one action after the other as if they had been seen."""
 
     def __init__(self, seen: Seen, names: Sequence[str]) -> None:
         self._seen, self._options, self._read = seen, seen.options(names), 0
         self._windows: dict[Pair, list[ActionSet]] = {}
 
     def next(self) -> list[Option]:
-        """Those of the next action."""
+        """The windows of the next action that contain no seen one."""
         new = [option for option in next(self._options) if not self._seen._contains_seen(*option)]
         for pair, between in new:
             if (pair, between) != UNKNOWN:
@@ -459,12 +457,12 @@ class _Supposed:
         return new
 
     def up_to(self, step: int) -> None:
-        """Reads as far as the action at `step`."""
+        """Reads the trace up to the action at `step`."""
         while self._read <= step:
             self.next()
 
     def explain(self, options: Iterable[Option]) -> bool:
-        """Whether they make an end certainly valid that could be rejected by these windows."""
+        """Whether an end that could be rejected by these windows becomes certainly valid."""
         return all(any_inside(between, self._windows.get(pair, ())) for pair, between in options)
 
 

@@ -1,4 +1,4 @@
-"""Seen windows: all that valid traces say about a hidden STRIPS model.
+"""Seen windows: everything that valid traces say about a hidden STRIPS model.
 
 In a valid trace take an action c and an earlier action x, and let W be the set of actions strictly between the *last* x
 and c: the pair (x, c) was seen with window W. An atom that x deletes and c requires accepts this occurrence of c iff an
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from statewise.strips.model.heads import ActionSet
 from statewise.strips.model.model import bits
-from statewise.strips.trace_data.random_traces import Trace, Traces
+from statewise.strips.model.traces import Trace, Traces
 
 Window = tuple[int, ActionSet, int]
 """(x, W, c)."""
 Holders = dict[tuple[int, int], list[tuple[ActionSet, int]]]
-"""For each pair (x, c) its windows, the smallest first, each with the traces that have it, as bits."""
+"""The windows of each pair (x, c), the smallest first, each with the traces that have it, as bits."""
 
 
 class Windows:
@@ -31,7 +31,7 @@ class Windows:
 
     @classmethod
     def of(cls, traces: Traces) -> Windows:
-        """The windows of the valid actions of `traces`: of a negative trace all but the last."""
+        """The windows of the valid actions of `traces`: all but the last action of a negative trace."""
         return cls.of_rows(len(traces.actions), valid_rows(traces))
 
     @classmethod
@@ -82,8 +82,8 @@ class Windows:
             self.minimal[x, c] = [*(window for window in known if between & window != between), between]
 
     def contains_seen(self, x: int, between: ActionSet, c: int) -> bool:
-        """Whether a seen window of (x, c) is a subset of `between`: then every atom that accepts all valid traces
-        accepts c here as far as x is concerned."""
+        """Whether a seen window of (x, c) is a subset of `between`: then every atom that x deletes and that accepts all
+        valid traces accepts c here."""
         return any_inside(between, self.minimal.get((x, c), ()))
 
     def new(self, row: Sequence[int]) -> list[tuple[int, ActionSet]]:
@@ -134,8 +134,8 @@ def windows_of(row: Sequence[int], start: int = 0) -> Iterator[list[Window]]:
 
 
 def holders_of(traces: Traces, reading: Callable[[Sequence[int]], Iterable[int]] = iter) -> Holders:
-    """The windows of the valid actions of `traces`, with the traces that have them; of those traces whose numbers
-    `reading` passes on."""
+    """The windows of the valid actions of `traces`, with the traces that have them. Only traces whose numbers `reading`
+    passes on are read."""
     found: dict[tuple[int, int], dict[ActionSet, int]] = {}
     for number in reading(range(len(traces))):
         row, label = traces.rows[number], traces.labels[number]
@@ -146,16 +146,16 @@ def holders_of(traces: Traces, reading: Callable[[Sequence[int]], Iterable[int]]
 
 
 def smallest_first(found: Mapping[tuple[int, int], Mapping[ActionSet, int]]) -> Holders:
-    """The windows of each pair with their traces, in the order that `Windows.supported` wants."""
+    """The windows of each pair with their traces, in the order that `Windows.supported` needs."""
     return {pair: sorted(windows.items(), key=lambda each: each[0].bit_count()) for pair, windows in found.items()}
 
 
 def valid_rows(traces: Traces) -> list[Trace]:
-    """The valid part of each trace, without those that begin another one."""
+    """The valid part of each trace, without prefixes of others."""
     return longest(row[: len(row) - label] for row, label in zip(traces.rows, traces.labels))
 
 
 def longest(rows: Iterable[Trace]) -> list[Trace]:
-    """The distinct rows, sorted, without those that begin another one."""
+    """The distinct rows, sorted, without prefixes of others."""
     ordered = sorted(set(rows))
     return [row for row, after in zip(ordered, [*ordered[1:], ()]) if row and after[: len(row)] != row]

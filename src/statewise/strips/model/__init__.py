@@ -1,1 +1,4 @@
-"""Action models: preconditions and effects, ground and lifted, and their folders."""
+"""Action models, ground and lifted: preconditions and effects, single atoms, traces, and the folder of a learned model.
+
+May import nothing else of `strips`.
+"""

@@ -2,10 +2,10 @@
 
 model.json       the action model
 theta.npz        final theta of every restart [R, L, A, 3]
-report.json      how it was learned: settings, the result of each restart, the pool
+report.json      how the model was learned: settings, the result of each restart, the pool
 checkpoint.npz   during learning: everything needed to resume
-seen.json        what the traces show, for verdicts on others (`exact.verdicts`)
-before.json      of simplified schemas: those before, which accept the same traces (`simplification`)
+seen.json        what the training traces show, for verdicts on new traces (`exact.verdicts`)
+before.json      for simplified schemas: the original ones, which accept the same traces (`simplification`)
 schemas.json     after lifted learning, instead of theta.npz: the schemas; model.json holds the ground model
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,13 @@ from statewise.strips.model.schemas import Schema
 
 REPORT: Shape = {"best_restart": COUNT}
 """What the plots read from report.json."""
-_ATTEMPT: Shape = {
+_RESTART: Shape = {
     **dict.fromkeys(("number", "best_step", "streak", "steps"), COUNT),
     "accuracy": NUMBER,
     "best": NUMBER,
     "end": TEXT,
 }
-CHECKPOINT: Shape = {"settings": {}, "progress": {"results": [_ATTEMPT], "log": [ANYTHING], "seconds": NUMBER}}
+CHECKPOINT: Shape = {"settings": {}, "progress": {"results": [_RESTART], "log": [ANYTHING], "seconds": NUMBER}}
 """The state of an interrupted learning run."""
 _LITERALS: Shape = [[ANYTHING]]
 SCHEMAS: Shape = {...: dict.fromkeys(("pre", "add", "delete"), _LITERALS)}
@@ -58,17 +58,19 @@ def _drawn_by_statewise(path: Path) -> bool:
         return b"Software\0statewise" in file.read(1000)
 
 
+SEEN_FILE = "seen.json"
+"""What the training traces show (`exact.verdicts`)."""
 PICTURES = ("model.png", "schemas.png", "models.png", "attention.png", "theta.png")
 """The images that `statewise strips show` writes."""
 PICTURE_SIGNS = dict.fromkeys(PICTURES, _drawn_by_statewise)
-"""How they are recognised."""
+"""A test for each image that `statewise strips show` wrote it."""
 FILES = (
     "model.json",
     "theta.npz",
     "report.json",
     "checkpoint.npz",
     "schemas.json",
-    "seen.json",
+    SEEN_FILE,
     "before.json",
     *PICTURES,
 )
@@ -80,17 +82,10 @@ SIGNS = {
     "theta.npz": overwriting.arrays_with("theta"),
     "checkpoint.npz": overwriting.arrays_with("facts"),
 }
-"""How the folder is recognised."""
+"""A test for each file that statewise wrote it (`statewise.runtime.overwriting`)."""
 
 
-Finish = Callable[[dict[str, Any]], Mapping[str, bytes]]
-"""Called with the report before the folder is written: may add to it, and returns further files for the folder."""
 NOTHING: Mapping[str, bytes] = {}
-
-
-def nothing_more(report: dict[str, Any]) -> Mapping[str, bytes]:
-    """Leaves the report as it is, with no further files."""
-    return NOTHING
 
 
 @dataclass(frozen=True)
@@ -146,16 +141,16 @@ def read_learned_model(folder: Path) -> ActionModel:
 
 
 def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
-    """Prepares `folder` for a model; with `overwrite` the one there waits beside it until another is written. Raises
-    `FileExistsError` if the folder holds anything else, or if it holds a model and `overwrite` is not given. An
-    interrupted run stays if learning `resumes`."""
+    """Prepares `folder` for a model. With `overwrite` an earlier model is set aside until the new one is written. An
+    interrupted run stays if learning `resumes`. Raises `FileExistsError` if the folder holds a model and `overwrite` is
+    not given, or anything else."""
     if may_claim(folder, overwrite, resumes=resumes):
         overwriting.set_aside(folder, FILES)
 
 
 def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
-    """Whether `claim` deletes what is there, if it does not go on from it. Raises what `claim` raises, and changes
-    nothing."""
+    """Checks, without side effects, whether `claim` would replace the folder; False if learning continues in it. Raises
+    what `claim` raises."""
     interrupted = (folder / "checkpoint.npz").is_file()
     if not overwrite and resumes and interrupted:
         return False
@@ -165,13 +160,13 @@ def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
 
 @contextlib.contextmanager
 def alone(folder: Path | None) -> Iterator[None]:
-    """A claim on `folder` (`statewise.runtime.overwriting`). At its end the model that was to be overwritten is back
-    unless another one is written. Raises `BlockingIOError` if another process has the claim."""
+    """Keeps other processes from learning into `folder` (`statewise.runtime.overwriting`). In the end, a model that was
+    set aside is restored unless a new one was written. Raises `BlockingIOError` if another process learns there."""
     if folder is None:
         yield
         return
     with overwriting.claimed(folder):
-        _put_back(folder)  # what a process that was killed had set aside
+        _put_back(folder)  # what a killed process had set aside
         try:
             yield
         finally:
@@ -179,8 +174,7 @@ def alone(folder: Path | None) -> Iterator[None]:
 
 
 def _put_back(folder: Path) -> None:
-    """The model that was to be overwritten is deleted if there is another one, or what learning continues from, and
-    back otherwise."""
+    """Deletes the model that was set aside if there is a new one or a checkpoint, and restores it otherwise."""
     overwriting.put_back(
         folder, FILES, lambda: (folder / "model.json").is_file() or (folder / "checkpoint.npz").is_file()
     )
@@ -188,14 +182,14 @@ def _put_back(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
-    """A folder in which all files of a model are written, or none: a full disk must leave none that looks learned. A
-    checkpoint stays."""
+    """Makes sure that either all files of a model are written or none: after an error such as a full disk the folder
+    must not look like a learned one. A checkpoint stays."""
     existed = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except OSError:
-        for name in ("theta.npz", "schemas.json", "seen.json", "report.json", "model.json", *files):
+        for name in ("theta.npz", "schemas.json", SEEN_FILE, "report.json", "model.json", *files):
             (folder / name).unlink(missing_ok=True)
         if not existed:
             with contextlib.suppress(OSError):
@@ -206,9 +200,9 @@ def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 def _write_model(folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Writes what every folder has; the model last, since a folder with one looks learned."""
-    if "seen.json" not in files:
-        (folder / "seen.json").unlink(missing_ok=True)  # of an earlier result
+    """Writes the files that every folder has; the model last, since a folder with a model looks learned."""
+    if SEEN_FILE not in files:
+        (folder / SEEN_FILE).unlink(missing_ok=True)  # of an earlier result
     for name, content in files.items():
         write_atomically(folder / name, content)
     write_atomically(folder / "report.json", json_bytes(report))
@@ -305,7 +299,7 @@ def read_arrays(path: Path, needed: str) -> dict[str, np.ndarray]:
     import zipfile
     import zlib
 
-    content = path.read_bytes()  # first, so that an error of the disk is not taken for damage
+    content = path.read_bytes()  # first, so that a disk error is not reported as a damaged file
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}  # whole, so that checksums are checked

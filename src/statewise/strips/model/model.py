@@ -28,10 +28,10 @@ Atoms = int
 """A set of atoms, as bits."""
 
 FEW_ACTIONS = 100
-"""Below as many actions it is faster to try each than to look up those that may be applicable."""
+"""With fewer actions it is faster to try each one than to look up those that may be applicable."""
 
 MOST_ACTIONS = 200_000
-"""The most ground actions of an instance that is made here."""
+"""The largest number of ground actions of an instance."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class ActionModel:
 
     @cached_property
     def _by_precondition(self) -> tuple[list[int], Atoms, dict[Atoms, list[int]]]:
-        """Numbers of the actions without a precondition; the keys, as a set; and the numbers of the other actions by
-        key: of the preconditions of each, the one that fewest actions have."""
+        """Numbers of the actions without a precondition; the set of keys; and the numbers of the other actions by key.
+        The key of an action is its rarest precondition: the one that fewest actions have."""
         having = Counter(place for action in self.actions for place in bits(action.pre))
         always: list[int] = []
         by_key: dict[Atoms, list[int]] = {}
@@ -175,8 +175,8 @@ class ActionModel:
         return ActionModel(tuple(names) if names else tuple(self.atoms[place] for place in kept), moved)
 
     def with_actions(self, names: Sequence[str], mine: str = "the model", theirs: str = "the other") -> ActionModel:
-        """The model with its actions in the order of `names`. Raises `ValueError` unless they are its actions; `mine`
-        and `theirs` are what it calls the two sides."""
+        """The model with its actions in the order of `names`. Raises `ValueError` unless these are its actions; the
+        message calls the two sides `mine` and `theirs`."""
         missing, more = self.unseen(names), sorted(set(self.names) - set(names))
         if missing or more:
             parts = [
@@ -188,21 +188,21 @@ class ActionModel:
         return ActionModel(self.atoms, tuple(self.actions[self.number[name]] for name in names))
 
     def unseen(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that are not its actions, sorted."""
+        """The names that are not actions of the model, sorted."""
         return sorted(set(names) - set(self.names))
 
     def covering(self, names: Sequence[str]) -> ActionModel:
         """The model with the actions `names`, in that order.
 
-        An action that it lacks was not seen in training: nothing is known about it, so it gets no preconditions and no
-        effects, is never rejected and changes nothing. Raises `ValueError` if the model has actions that `names` lacks.
+        Nothing is known about an action that was not seen in training: it gets no preconditions and no effects, so it
+        is never rejected and changes nothing. Raises `ValueError` if the model has actions that `names` lacks.
         """
         more = (Action(name, 0, 0, 0) for name in self.unseen(names))
         whole = ActionModel(self.atoms, (*self.actions, *more))
         return whole.with_actions(names, "the learned model", "the reference")
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
+        """The model as plain data, for JSON."""
         return {
             "format": FORMAT,
             "atoms": list(self.atoms),
@@ -217,12 +217,12 @@ class ActionModel:
         }
 
     def as_json(self) -> str:
-        """As JSON text."""
+        """The model as JSON text."""
         return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str) -> ActionModel:
-        """Reads what `as_json` gives; `where` is the file's name, for errors. Raises `ValueError`."""
+        """Reads what `as_json` returns; `where` is the name of the file, for errors. Raises `ValueError`."""
         found = parse_json(text, ANYTHING, where)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError(f"{where} is not an action model of this version ({FORMAT!r} is missing)")

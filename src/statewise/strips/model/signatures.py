@@ -1,7 +1,7 @@
-"""The sorts of a lifted model's arguments, and its ground actions over other objects.
+"""The sorts of the arguments of a lifted model, and its ground actions over other objects.
 
-The ground actions of training show which arguments can be the same object and which cannot: over other objects, an
-action whose equal arguments no ground action had in training is left out.
+The ground actions of training show which arguments can be the same object. Over other objects, actions are left out if
+no ground action of training had the same arguments equal.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from itertools import product
 from math import prod
 
 from statewise.runtime.messages import counted
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import MOST_ACTIONS
 from statewise.strips.model.schemas import Schema, arguments
-from statewise.strips.neural.lifted import sorts_of
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What the arguments of schemas and predicates can be."""
+    """Which objects the arguments of schemas and predicates can be."""
 
     parameters: Mapping[str, tuple[int, ...]]
-    """For each schema the sort of each argument."""
+    """The sort of each argument of each schema."""
     predicates: Mapping[str, tuple[int, ...]]
-    """For each predicate the sort of each argument, in order of the predicates' names."""
+    """The sort of each argument of each predicate, in the order of the names of predicates."""
     objects: Mapping[str, int]
     """The sort of each object of training."""
     kinds: frozenset[tuple[str, tuple[int, ...]]]
-    """For each way in which the arguments of a schema were equal in training: the schema, and for each argument the
-    first one that is the same object."""
+    """The ways in which arguments of a schema were equal in training: the schema, and for each argument the position of
+    the first one that is the same object."""
 
     def may_be_equal(self, schema: str, one: int, other: int) -> bool:
         """Whether two arguments of a schema were the same object in training."""
@@ -37,11 +37,11 @@ class Signature:
 
     def objects_of(self, actions: Iterable[str]) -> dict[str, int]:
         """The sort of each object of ground actions, in order of occurrence. Raises `ValueError` for an unknown schema,
-        another number of arguments, and an object in places of two sorts."""
+        for a wrong number of arguments, and for an object in places of two sorts."""
         found: dict[str, int] = {}
         for action in actions:
             if not action.split():
-                raise ValueError(f"{action!r} is no action: it has no schema")
+                raise ValueError(f"{action!r} is not an action: it has no schema")
             schema, objects = arguments(action)
             sorts = self.parameters.get(schema)
             if sorts is None:
@@ -55,14 +55,14 @@ class Signature:
                 if found.setdefault(name, sort) != sort:
                     other = next((each for each, of in self.objects.items() if of == found[name]), "others")
                     raise ValueError(
-                        f"{action!r}: the object {name!r} stands here where another sort does than elsewhere, where it "
-                        f"stands as {other!r} did in training"
+                        f"{action!r}: the object {name!r} is of another sort here than elsewhere, where it has the "
+                        f"sort of {other!r} in training"
                     )
         return found
 
     def covers(self, actions: Iterable[str]) -> bool:
-        """Whether ground actions differ from those of training by the names of objects alone: they are of its schemas,
-        over objects of its sorts, and arguments are equal only where they were equal there."""
+        """Whether ground actions differ from those of training only in the names of objects: they have known schemas
+        and sorts, and arguments are equal only where they were equal in training."""
         named = list(actions)
         try:
             self.objects_of(named)
@@ -71,7 +71,8 @@ class Signature:
         return all((schema, firsts(objects)) in self.kinds for schema, objects in map(arguments, named))
 
     def actions_over(self, objects: Mapping[str, int]) -> list[str]:
-        """All ground actions over objects, each given with its sort. Raises `ValueError` if there are too many."""
+        """All ground actions over `objects`, which maps each object to its sort. Raises `ValueError` if there are too
+        many."""
         by_sort: dict[int, list[str]] = {}
         for name, sort in objects.items():
             by_sort.setdefault(sort, []).append(name)
@@ -88,7 +89,7 @@ class Signature:
 
 
 def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> Signature:
-    """The signature of schemas, with the ground actions of training. Raises `ValueError` if they do not fit each
+    """The signature of schemas and of the ground actions of training. Raises `ValueError` if they do not fit each
     other."""
     parameters, objects = sorts_of(actions)
     by_schema: dict[str, list[int]] = {}
@@ -110,7 +111,7 @@ def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> Signatur
 
 
 def firsts(objects: Sequence[str]) -> tuple[int, ...]:
-    """For each argument the first one that is the same object."""
+    """The position of the first argument that is the same object, for each argument."""
     return tuple(objects.index(name) for name in objects)
 
 

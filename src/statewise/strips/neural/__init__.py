@@ -1,1 +1,4 @@
-"""Learning by gradient descent: the STRIPS Transformer, ground and lifted."""
+"""Learning by gradient descent: the STRIPS Transformer, ground and lifted.
+
+May import `model` and `verification`.
+"""

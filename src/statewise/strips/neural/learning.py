@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from statewise.strips.model.head_arrays import Heads, Judge
-from statewise.strips.model.learned import Finish, Learned, claim, nothing_more, read_checkpoint, write_checkpoint
-from statewise.strips.neural.pooling import Candidates, Pool, pool, prune, undominated
-from statewise.strips.neural.settings import Attempt, Settings
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.candidates import Candidates
+from statewise.strips.model.heads import Heads, Judge
+from statewise.strips.model.learned import Learned, read_checkpoint, write_checkpoint
+from statewise.strips.model.traces import Traces
+from statewise.strips.neural.pooling import Pool, pool
+from statewise.strips.neural.settings import RestartState, Settings
+from statewise.strips.verification.pruning import prune, undominated
 
 FORMAT = 1
 
@@ -26,15 +28,15 @@ class _Work:
 
     settings: Settings
     judge: Judge
-    results: list[Attempt]
+    results: list[RestartState]
     theta: np.ndarray
-    """[R, L, A, 3] of all restarts; of finished ones the final theta."""
+    """[R, L, A, 3] of all restarts; final for the finished ones."""
     seconds: float = 0.0
     log: list[dict[str, Any]] = field(default_factory=list)
 
 
 def auto_atoms(actions: int) -> int:
-    """The number of heads per restart when the number of atoms is unknown: known planning domains have fewer atoms than
+    """The number of heads per restart if the number of atoms is unknown: known planning domains have fewer atoms than
     twice their actions, and spare heads help a restart to solve its traces. Pooling and pruning remove the rest."""
     return max(6, 2 * actions)
 
@@ -51,20 +53,14 @@ def learn_neural(
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     folder: Path | None = None,
-    overwrite: bool = False,
-    write: bool = True,
     progress: Progress | None = None,
-    finish: Finish = nothing_more,
 ) -> Learned:
     """Learns an action model that classifies the traces (section *Training the STRIPS Transformer* of the paper).
 
-    Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling.py`). With
-    `folder`, a checkpoint is written there at each check; the same call resumes from it, exactly, or with `overwrite`
-    starts over. After `seconds`, or once `stop()` is true, the best model so far is returned, `report["unfinished"]`
-    says so, and the same call with the same folder continues. Without `write` only checkpoints are written, which stay.
-    `finish` is as in `learned.Finish`. Raises `ValueError`
-    without negative traces, and if the folder holds a run with other settings or traces; `FileExistsError` if it holds
-    anything else."""
+    Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling`). After
+    `seconds`, or once `stop()` is true, the best model so far is returned, and `report["unfinished"]` says so. With
+    `folder`, a checkpoint is written there at each check, from which the same call continues exactly. Raises
+    `ValueError` without negative traces, and if the checkpoint belongs to other settings or traces."""
     if not sum(traces.labels):
         raise ValueError(
             "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
@@ -83,10 +79,9 @@ def learn_neural(
         batch=settings.batch,
         learning_rate=settings.learning_rate,
     )
-    work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary())
+    work = _Work(settings, Judge(traces), [RestartState(number) for number in range(settings.restarts)], group.binary())
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": traces.sha256}
     if folder is not None:
-        claim(folder, overwrite, resumes=True)
         _resume(work, group, folder, facts)
     began = time.monotonic() - work.seconds
     end = time.monotonic() + seconds if seconds is not None else float("inf")
@@ -96,7 +91,7 @@ def learn_neural(
             work.seconds = time.monotonic() - began
             if folder is not None:
                 _save_checkpoint(work, group, folder, facts)
-            _check(work, group)  # after the checkpoint, which continues as if nothing had been looked at
+            _check(work, group)  # after the checkpoint, since the check may end restarts
             break
         group.step()
         if group.steps % settings.check_every == 0 or group.steps == settings.steps:
@@ -109,14 +104,11 @@ def learn_neural(
                 progress(group.steps, settings.steps, accuracy, len(group.numbers))
     learned = _finish(work, traces, width, torch.get_num_threads())
     learned.report["unfinished"] = [f"training: {group.steps} of at most {settings.steps} steps"] if cut else []
-    files = finish(learned.report)
-    if folder is not None and write:
-        learned.save(folder, files, keep_checkpoint=cut)
     return learned
 
 
 def _check(work: _Work, group: Any) -> None:
-    """Judges the binary models of the active restarts, and stops those that are done."""
+    """Judges the binary models of the active restarts, and stops the finished ones."""
     settings, judge = work.settings, work.judge
     theta = group.binary()
     count, width = theta.shape[:2]
@@ -216,7 +208,7 @@ def _resume(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> Non
         if theta.shape != work.theta.shape or len(progress["results"]) != len(work.results):
             raise ValueError(f"theta has the shape {theta.shape}, not {work.theta.shape}")
         group.restore(state)
-        work.results = [Attempt(**each) for each in progress["results"]]
+        work.results = [RestartState(**each) for each in progress["results"]]
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: start over with --overwrite") from None
     work.log, work.seconds, work.theta = progress["log"], progress["seconds"], theta

@@ -1,9 +1,10 @@
 """Lifted learning: ground actions of a schema share weights, so schemas learned on small instances hold for any size.
 
 A predicate of arity k has a ground head for each k different objects. For the action `schema x1 .. xn` a head reads the
-weights of (predicate, schema, positions), where the objects at those positions are the head's own; it ignores actions
-that do not mention all of its objects. So a predicate has as many weights as there are ways to place its arguments
-among those of each schema, for any number of objects, and the learned schemas can be grounded over other objects.
+weights of (predicate, schema, positions), where the objects at these positions are those of the head; it ignores
+actions that do not mention all of its objects. So a predicate has as many weights as there are ways to place its
+arguments among those of each schema, for any number of objects, and the learned schemas can be grounded over other
+objects.
 
 Objects have sorts, inferred from the traces: objects at the same argument of the same schema have the same sort.
 """
@@ -14,82 +15,36 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations, product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from statewise.strips.model.head_arrays import Heads, Judge
-from statewise.strips.model.learned import Finish, claim, nothing_more, write_schemas
-from statewise.strips.model.model import ActionModel
-from statewise.strips.model.schemas import Literal, Schema, arguments, ground, schema_lines
-from statewise.strips.model.wrapping import PAGE
-from statewise.strips.neural.pooling import Candidates, pool, prune, sound
-from statewise.strips.neural.settings import Attempt, Settings
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.candidates import Candidates, sound
+from statewise.strips.model.heads import Heads, Judge
+from statewise.strips.model.lifted_model import LiftedModel, sorts_of
+from statewise.strips.model.schemas import Literal, Schema, arguments
+from statewise.strips.model.traces import Traces
+from statewise.strips.neural.pooling import pool
+from statewise.strips.neural.settings import RestartState, Settings
+from statewise.strips.verification.pruning import prune
 
 COPIES = {0: 2, 1: 4, 2: 2}
-"""Predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
+"""The number of predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
 
 
 @dataclass(frozen=True)
-class Predicate:
-    """One predicate in training."""
+class TrainedPredicate:
+    """A predicate in training."""
 
     sorts: tuple[int, ...]
     """Sort of each argument."""
     uses: tuple[tuple[str, tuple[int, ...]], ...]
-    """One per weight: a schema, and the position of each argument in it."""
-
-
-@dataclass(frozen=True)
-class LiftedModel:
-    """Learned action schemas, and how they were learned."""
-
-    schemas: dict[str, Schema]
-    report: dict[str, Any]
-
-    def ground(self, actions: Sequence[str]) -> ActionModel:
-        """The action model over any ground actions of these schemas."""
-        return ground(self.schemas, actions)
-
-    def as_lines(self, width: int = PAGE) -> list[str]:
-        """The schemas as text of this width."""
-        return schema_lines(self.schemas, width)
-
-
-def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[str, int]]:
-    """The sort of each argument of each schema, and of each object. Raises `ValueError` if a schema occurs with
-    different numbers of arguments."""
-    parent: dict[Any, Any] = {}
-
-    def root(of: Any) -> Any:
-        while parent.setdefault(of, of) != of:
-            of = parent[of]
-        return of
-
-    arity: dict[str, int] = {}
-    for action in actions:
-        schema, objects = arguments(action)
-        if arity.setdefault(schema, len(objects)) != len(objects):
-            raise ValueError(
-                f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments, "
-                f"as in {action!r}: rename one of them, or omit --lifted"
-            )
-        for position, name in enumerate(objects):
-            parent[root((schema, position))] = root(("object", name))
-    numbers: dict[Any, int] = {}
-    found = {of: numbers.setdefault(root(of), len(numbers)) for of in sorted(parent, key=str)}
-    parameters = {(schema, at): found[schema, at] for schema, count in arity.items() for at in range(count)}
-    return parameters, {
-        name: sort for (kind, name), sort in found.items() if kind == "object" and isinstance(name, str)
-    }
+    """The meaning of each weight: a schema, and the position of each argument in it."""
 
 
 class Space:
     """The predicates in training, and which weights their ground heads over the traces' objects read.
 
-    `places` [L, A] are indices into the concatenated weights of all predicates; the last index means none.
+    `places` [L, A] are indices into the concatenated weights of all predicates; the last index stands for no weight.
     """
 
     def __init__(self, actions: Sequence[str], copies: dict[int, int]) -> None:
@@ -100,7 +55,7 @@ class Space:
         for action in actions:
             schemas.setdefault(arguments(action)[0], [])
         kinds = sorted(set(objects.values()))
-        self.predicates: list[Predicate] = []
+        self.predicates: list[TrainedPredicate] = []
         for arity, count in sorted(copies.items()):
             for signature in product(kinds, repeat=arity):
                 if arity == 2 and signature[0] > signature[1]:
@@ -112,12 +67,12 @@ class Space:
                     if tuple(sorts[place] for place in at) == signature
                 )
                 if mine and _tuples(signature, objects):
-                    self.predicates += [Predicate(signature, mine)] * count
+                    self.predicates += [TrainedPredicate(signature, mine)] * count
         self.first = np.cumsum([0, *(len(predicate.uses) for predicate in self.predicates)])
         """Index of the first weight of each predicate, then the number of weights."""
         self.again: list[tuple[int, int, int]] = []
-        """Head, action and weight wherever a head reads an action in a second way: `drive t a a` as leaving `a` and as
-        arriving there. Training uses the first way alone; heads are judged by all."""
+        """Head, action and weight wherever a head can read an action in a second way: `drive t a a` as leaving `a` and
+        as arriving there. Training uses only the first way; heads are judged by all."""
         rows: list[list[int]] = []
         owner = []
         for number, predicate in enumerate(self.predicates):
@@ -139,7 +94,7 @@ class Space:
         ]
 
     def candidates(self, weights: Sequence[tuple[int, np.ndarray]]) -> Candidates:
-        """Predicates, each given as its number and binary weights [uses, 3], with their ground heads."""
+        """Predicates, given by their numbers and binary weights [uses, 3], as candidates with their ground heads."""
         theta, group, size = [], [], []
         for place, (number, on) in enumerate(weights):
             mine = np.flatnonzero(self.owner == number)
@@ -173,24 +128,17 @@ def learn_lifted(
     copies: dict[int, int] | None = None,
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
-    finish: Finish = nothing_more,
 ) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
-    Restarts train together as in `learning.learn`; predicates whose ground heads are all sound are pooled.
+    Restarts train together as in `learning.learn_neural`; predicates whose ground heads are all sound are pooled.
     `settings.atoms` is not used: the number of predicates is learned. After `seconds`, or once `stop()` is true, the
-    best model so far is returned, `report["unfinished"]`. With `folder`, the result is written there;
-    `overwrite` replaces an earlier one; `finish` is as in `learned.Finish`. Raises `ValueError` if
-    there are no negative traces, or if a schema occurs with different numbers of arguments; `FileExistsError` if the
-    folder holds anything else.
+    best model so far is returned, and `report["unfinished"]` says so. Raises `ValueError` if there are no negative
+    traces, or if a schema occurs with different numbers of arguments.
     """
     if not sum(traces.labels):
         raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
-    if folder is not None:
-        claim(folder, overwrite, resumes=False)
     from statewise.strips.neural.restarts import Restarts
 
     space = Space(traces.actions, copies or COPIES)
@@ -204,7 +152,7 @@ def learn_lifted(
         places=space.places,
     )
     judge = Judge(traces)
-    results = [Attempt(number) for number in range(settings.restarts)]
+    results = [RestartState(number) for number in range(settings.restarts)]
     library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
     heads = len(space.owner)
     end = time.monotonic() + seconds if seconds is not None else float("inf")
@@ -241,11 +189,7 @@ def learn_lifted(
         "training_accuracy": pooled.accuracy,
         "cover_proven": pooled.proven,
     }
-    learned = LiftedModel(schemas, report)
-    files = finish(report)
-    if folder is not None:
-        write_schemas(folder, schemas, learned.ground(traces.actions), report, files)
-    return learned
+    return LiftedModel(schemas, report)
 
 
 def _tuples(sorts: tuple[int, ...], objects: dict[str, int]) -> list[tuple[str, ...]]:

@@ -1,8 +1,8 @@
 """Trains the STRIPS Transformer, many restarts as one batch.
 
-A restart's initial theta and its order of the traces are functions of (seed, its number) alone. So its result does not
-depend on the other restarts, except for rounding (sums over tensors of other shapes may be taken in another order), and
-is exactly the same whether or not training was interrupted.
+The initial theta of a restart and its order of the traces are functions of the seed and its number only. So its result
+does not depend on the other restarts, except for rounding (sums over tensors of other shapes may be computed in another
+order), and is exactly the same whether or not training was interrupted.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.transformer import focal_loss, inconsistency
-from statewise.strips.trace_data.random_traces import Traces
 
 
 class Restarts:
-    """Restarts in training. `weights` [R, L, A, 3] are those of the active restarts, `numbers` [R] their numbers.
+    """Restarts in training. `weights` [R, L, A, 3] belong to the active restarts, whose numbers are `numbers` [R].
 
-    With `places` [L, A] the weights [R, K, 3] are shared: head l uses those at places[l, a] for action a; index K means
-    that the head ignores the action.
+    With `places` [L, A] the weights [R, K, 3] are shared: head l uses the weights at places[l, a] for action a; index K
+    means that the head ignores the action.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Restarts:
         return found
 
     def keep(self, places: np.ndarray) -> None:
-        """Keeps the active restarts at `places`; the others stop."""
+        """Keeps the active restarts at `places` and stops the others."""
         state = self._optimizer.state_dict()["state"]
         chosen = torch.from_numpy(np.asarray(places))
         self.numbers = self.numbers[places]

@@ -1,4 +1,4 @@
-"""Settings of learning, and when a restart stops."""
+"""Settings of training, and when a restart stops."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from statewise.runtime.bounds import bounded
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of learning. Optimiser, batch size and learning rate are the paper's."""
+    """Settings of training. Optimiser, batch size and learning rate are those of the paper."""
 
     atoms: int | None = None
-    """Heads per restart; None if the number of atoms is unknown: then twice the number of actions."""
+    """Heads per restart. None if the number of atoms is unknown: then there are twice as many heads as actions."""
     restarts: int = 10
     """Number of restarts, which train together."""
     steps: int = 20_000
@@ -26,12 +26,12 @@ class Settings:
     stay: int = 3
     """A restart stops when all traces were correct at this many checks in a row."""
     stall: int | None = 5_000
-    """A restart stops when its accuracy has not risen for this many steps; None: it goes on, as in the paper."""
+    """A restart stops when its accuracy has not risen for this many steps; None: it continues, as in the paper."""
     noise: float = 0.0
     """Share of the traces that may be noisy: heads that disagree with up to that many are kept."""
     pool: bool | None = None
-    """Whether to pool the sound heads of all restarts; None: if the pool classifies at least as many training traces
-    correctly as the best restart alone."""
+    """Whether to pool the sound heads of all restarts. None: only if the pool classifies at least as many training
+    traces correctly as the best restart alone."""
     seed: int = 1
     """Seed of the initial weights and of the order of traces."""
 
@@ -45,8 +45,8 @@ class Settings:
 
 
 @dataclass
-class Attempt:
-    """The state of a restart."""
+class RestartState:
+    """How far a restart has come."""
 
     number: int
     accuracy: float = 0.0

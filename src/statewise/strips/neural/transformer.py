@@ -8,7 +8,7 @@ later position towards the value at j,
     y_i <- y_i + q_i k_j (v_j - y_i)        for j = 1 .. i - 1,
 
 without logarithms and without a T x T matrix, and as exact at length 200 as at 2. The backward pass is the same
-recursion in reverse; `tests/strips/test_transformer.py` compares it with the equations in float64.
+recursion in reverse; `tests/strips/neural/test_transformer.py` compares it with the equations in float64.
 """
 
 from __future__ import annotations

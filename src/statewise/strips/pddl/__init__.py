@@ -1,1 +1,4 @@
-"""PDDL: parsing and grounding."""
+"""PDDL: parsing, grounding and writing.
+
+May import `model` and `trace_data`.
+"""

@@ -47,7 +47,8 @@ class _Variant:
 
 
 class NotStrips(ValueError):
-    """A condition that cannot be compiled; `line` is that of its action or goal, `in_domain` its file."""
+    """A condition that cannot be compiled. `line` is that of its action or goal; `in_domain` says which file it is
+    in."""
 
     def __init__(self, message: str, line: int, in_domain: bool) -> None:
         super().__init__(message)
@@ -141,7 +142,7 @@ def pruned(whole: Ground) -> Ground:
 
 
 def _goal(task: Task, constant: Truth) -> Conjunction:
-    """The goal's literals; constant ones stay, so that an unreachable goal is kept."""
+    """The literals of the goal; constant ones stay, so that an unreachable goal is kept."""
     try:
         parts = list(_disjuncts(task, task.goal, {}, True, lambda atom: None))
     except _TooMany:
@@ -169,8 +170,8 @@ class _TooMany(Exception):
 def _disjuncts(
     task: Task, condition: Condition, binding: dict[str, str], value: bool, truth: Truth
 ) -> set[Conjunction]:
-    """The condition, or its negation if `value` is false, as a disjunction of conjunctions of literals; no conjunction:
-    false. Raises `_TooMany`."""
+    """The condition, or its negation if `value` is false, as a disjunction of conjunctions of literals; without any
+    conjunction it is false. Raises `_TooMany`."""
     if isinstance(condition, Not):
         return _disjuncts(task, condition.part, binding, not value, truth)
     if isinstance(condition, Is):
@@ -205,7 +206,7 @@ def _disjuncts(
 
 
 def _limited(found: Iterable[Distinct]) -> set[Distinct]:
-    """What is found. Raises `_TooMany` at once, so that no more than that is ever held."""
+    """The distinct elements. Raises `_TooMany` at once, so that memory stays bounded."""
     kept: set[Distinct] = set()
     for one in found:
         kept.add(one)
@@ -215,12 +216,12 @@ def _limited(found: Iterable[Distinct]) -> set[Distinct]:
 
 
 def _consistent(one: Conjunction, other: Conjunction) -> bool:
-    """Whether two conjunctions, each of them consistent, are so together."""
+    """Whether two consistent conjunctions are consistent together."""
     return not any((atom, not value) in one for atom, value in other)
 
 
 def _possible(task: Task, condition: Condition, binding: dict[str, str], value: bool, truth: Truth) -> bool:
-    """Whether static facts allow the condition: literals that are not constant count as possible."""
+    """Whether static facts allow the condition, if literals that are not constant count as possible."""
     if isinstance(condition, Not):
         return _possible(task, condition.part, binding, not value, truth)
     if isinstance(condition, Is):
@@ -291,8 +292,8 @@ def _numbered_variants(model: ActionModel) -> ActionModel:
 
 
 def _weakest(conditions: Collection[Atoms]) -> Collection[Atoms]:
-    """The conditions without a subset among the others. Each is looked for by its atom that fewest of them have: there
-    may be thousands, most of which have few atoms in common."""
+    """The conditions without a subset among the others. There may be thousands, most of which have few atoms in common,
+    so each one is filed under its rarest atom."""
     if len(conditions) == 1:
         return conditions
     frequency = Counter(atom for one in conditions for atom in bits(one))

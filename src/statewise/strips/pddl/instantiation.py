@@ -20,7 +20,7 @@ MOST = 1_000_000
 
 Arguments = tuple[str, ...]
 Allows = Callable[[Condition, dict[str, str]], bool]
-"""Whether static facts alone allow a condition, given its variables."""
+"""Tests whether static facts by themselves allow a condition, given its variables."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class _Step:
 
     predicate: str | None
     positions: tuple[int, ...]
-    """The atom's arguments that are bound before: the key of the table."""
+    """The arguments of the atom that are bound before: the key of the table."""
     key: tuple[int | str, ...]
-    """The parameters' numbers, or the constants, at these positions."""
+    """The numbers of the parameters, or the constants, at these positions."""
     binds: tuple[tuple[int, int], ...]
-    """Position and parameter, for each argument that this step binds."""
+    """Position and parameter of each argument that this step binds."""
     parameter: int = -1
-    """Without a predicate: the parameter."""
+    """The parameter to bind, for a step without a predicate."""
     unequal: tuple[tuple[int | str, int | str], ...] = ()
-    """Terms that are bound now and must differ."""
+    """Terms that are bound after this step and must differ."""
     equal: tuple[tuple[int | str, int | str], ...] = ()
 
 
@@ -63,7 +63,7 @@ def reachable_instances(task: Task, allows: Allows) -> tuple[list[Instance], set
 
 
 class _Join:
-    """Facts, their tables, and what remains to be joined."""
+    """Facts, their tables, and the facts that are not joined yet."""
 
     def __init__(self, task: Task, allows: Allows) -> None:
         self.task, self.allows = task, allows
@@ -102,7 +102,7 @@ class _Join:
         return ordered, self.reached
 
     def table(self, predicate: str, positions: tuple[int, ...]) -> dict[Arguments, list[Arguments]]:
-        """The facts of a predicate by their arguments at some positions; empty until facts are filed."""
+        """The facts of a predicate by their arguments at some positions; filled while facts are filed."""
         key = predicate, positions
         if key not in self.tables:
             self.tables[key] = {}
@@ -122,7 +122,7 @@ class _Join:
         if not self.allows(operator.precondition, binding):
             return
         if len(self.found) >= MOST:
-            raise ValueError(f"the problem has more than {MOST:,} ground actions: take a smaller one")
+            raise ValueError(f"the problem has more than {MOST:,} ground actions: choose a smaller one")
         self.found[instance] = None
         for effect in operator.effects:
             if not effect.adds:
@@ -136,7 +136,7 @@ class _Join:
 
 
 class _Rule:
-    """An operator's joins: one that begins at each fluent atom that it requires, or one without a beginning."""
+    """The joins of an operator: one for each fluent atom that it requires, which begins there, or a single one."""
 
     def __init__(self, join: _Join, operator: Operator) -> None:
         self.join, self.operator = join, operator
@@ -159,7 +159,7 @@ class _Rule:
         return self.number.get(term, term)
 
     def _plan(self, begin: int | None) -> list[_Step]:
-        """The steps after the fluent atom `begin`: next is always the atom with the fewest unbound parameters."""
+        """The steps after the fluent atom `begin`: the next atom is always that with the fewest unbound parameters."""
         bound: set[int] = set()
         left = list(self.statics) + [atom for place, atom in enumerate(self.fluents) if place != begin]
         steps: list[_Step] = [self._step(self.fluents[begin], bound)] if begin is not None else []
@@ -207,7 +207,7 @@ class _Rule:
         return step
 
     def matches(self, begin: int | None, fact: Arguments | None) -> Iterator[Arguments]:
-        """The objects of the parameters; with `begin`, where that fluent atom is the fact."""
+        """The possible objects of the parameters; with `begin`, those for which that fluent atom is the fact."""
         steps = self.plans[begin]
         values: list[str | None] = [None] * len(self.allowed)
         if fact is None:
@@ -258,7 +258,7 @@ class _Rule:
 
 
 def _required(condition: Condition) -> Iterator[Is | Equal | Not]:
-    """Atoms and (in)equalities without which the condition is false."""
+    """Atoms, equalities and inequalities without which the condition is false."""
     if isinstance(condition, Every):
         for each in condition.parts:
             yield from _required(each)

@@ -1,8 +1,8 @@
 """Reads the text of a PDDL domain and problem into lifted operators, without grounding anything.
 
 Covers what can be compiled to STRIPS (`grounding`): typing with `either`, constants, equality, quantifiers, negation,
-disjunction, implication, conditional effects. Costs are read and ignored. Everything else is refused by name, with file
-and line.
+disjunction, implication, conditional effects. Costs are read and ignored. Everything else is an error that names the
+feature, with file and line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECTIONS = {
 """Sections without an equivalent in STRIPS."""
 
 OF_DOMAIN = ("domain", ":requirements", ":types", ":constants", ":predicates", ":functions", ":action")
-"""The sections of a domain. Nothing depends on the requirements: what a file uses decides whether it can be read."""
+"""The sections of a domain. Requirements are ignored: the features that a file uses decide whether it can be read."""
 OF_PROBLEM = ("problem", ":domain", ":requirements", ":objects", ":init", ":goal", ":metric", ":length")
 """The sections of a problem. The metric and the length say which plan is best, not which actions are applicable."""
 
@@ -54,10 +54,10 @@ CONDITIONS = {
 """Conditions without an equivalent in STRIPS."""
 
 COSTS = ("increase", "decrease", "assign", "scale-up", "scale-down")
-"""Effects on numbers: no condition may read a number, so they do not affect which actions are applicable."""
+"""Effects on numbers: conditions cannot read numbers, so these effects do not change which actions are applicable."""
 
 CONNECTIVES = ("and", "or", "not", "imply", "forall", "exists", "when")
-"""Words that no predicate may have for a name. Any other that means something elsewhere in PDDL may name one."""
+"""Words that cannot be names of predicates. Other words with a meaning in PDDL can."""
 
 ROOT = "object"
 """The type of everything."""
@@ -67,7 +67,7 @@ Atom = tuple[str, ...]
 
 
 TOKEN = re.compile(r"[()]|(?:[^\s()]+?)(?=\?[^\W\d_])|[^\s()]+")
-"""A parenthesis or a name; a variable begins one even without a blank before it, as in `(at?x)`."""
+"""A parenthesis or a name; a variable begins a new name even without a blank before it, as in `(at?x)`."""
 
 
 class Word(str):
@@ -83,7 +83,7 @@ class Group(list["Word | Group"]):
 
 
 def _unused(name: str, taken: Collection[str]) -> str:
-    """The name with as many marks behind it as make it new."""
+    """The name, followed by as many marks as are needed to make it unique."""
     while name in taken:
         name += "'"
     return name
@@ -102,7 +102,7 @@ class Variable:
 
     name: str
     types: frozenset[str]
-    """Its type, or those of an `either`."""
+    """The type of the variable, or the types of an `either`."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Is:
 
 @dataclass(frozen=True)
 class Equal:
-    """Two terms are the same object."""
+    """A condition that two terms are the same object."""
 
     left: str
     right: str
@@ -159,7 +159,7 @@ class Effect:
     """One add or delete."""
 
     variables: tuple[Variable, ...]
-    """Those of the universal quantifiers around it."""
+    """The variables of the universal quantifiers around the effect."""
     condition: Condition
     atom: Atom
     adds: bool
@@ -181,7 +181,7 @@ class Task:
     """A domain with one of its problems."""
 
     objects: Mapping[str, frozenset[str]]
-    """All types of each object, the supertypes included; in order of declaration."""
+    """All types of each object, including supertypes, in order of declaration."""
     predicates: tuple[str, ...]
     operators: tuple[Operator, ...]
     initial: frozenset[Atom]
@@ -198,7 +198,7 @@ def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_
     domain = _Text(domain_path, domain_text)
     problem = _Text(problem_path, problem_text)
     if domain.holds("problem") and problem.holds("domain"):
-        domain.fail(domain.whole, f"this is a problem, and {problem_path} a domain: give them the other way round")
+        domain.fail(domain.whole, f"this is a problem, and {problem_path} is a domain: swap the two files")
     domain.expect(OF_DOMAIN)
     problem.expect(OF_PROBLEM)
     types = _Types(domain)
@@ -226,7 +226,10 @@ def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_
             group = domain.group(each, "a predicate with its arguments")
             name = _head(domain, group)
             if name in CONNECTIVES:
-                domain.fail(group, f"{name!r} means something else in conditions and effects: it cannot be a predicate")
+                domain.fail(
+                    group,
+                    f"{name!r} has another meaning in conditions and effects: it cannot be the name of a predicate",
+                )
             if name in predicates:
                 domain.fail(group, f"the predicate {name!r} is declared twice")
             predicates[name] = tuple(of for _, of in types.typed(domain, group[1:]))
@@ -290,7 +293,8 @@ class _Text:
         return len(self.whole) > 1 and _head(self, self.whole[1]) == kind
 
     def expect(self, allowed: Sequence[str]) -> None:
-        """Raises `ValueError` unless the sections have names of `allowed`, the first of which is what the file is."""
+        """Raises `ValueError` unless all sections have names of `allowed`, the first of which is the kind of the
+        file."""
         other = "problem" if allowed[0] == "domain" else "domain"
         if self.holds(other):
             self.fail(self.whole, f"this is a {other}, where a {allowed[0]} is expected")
@@ -343,7 +347,7 @@ class _Types:
         for word, parents in declared:
             if word != ROOT:
                 self.parents[word] = self.parents.get(word, frozenset()) | {str(each) for each in parents}
-        for _, parents in declared:  # a type that only occurs as a parent is declared by that
+        for _, parents in declared:  # a type that only occurs as a parent is declared thereby
             for parent in parents:
                 self.parents.setdefault(str(parent), frozenset({ROOT}))
 
@@ -374,7 +378,7 @@ class _Types:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a domain and a problem declare."""
+    """The declarations of a domain and a problem."""
 
     types: _Types
     predicates: Mapping[str, tuple[frozenset[str], ...]]
@@ -454,11 +458,11 @@ class _Reader:
         return Is(self._atom(group, scope))
 
     def _is_predicate(self, group: Group) -> bool:
-        """Whether the group's name, which has another meaning in PDDL, is a declared predicate here."""
+        """Whether the name of the group, which has another meaning in PDDL, is a declared predicate here."""
         return group[0] in self.known.predicates and not any(isinstance(each, Group) for each in group[1:])
 
     def _function(self, group: Group) -> str:
-        """What an equality with a function is called."""
+        """The name of an equality with a function in messages."""
         name = _head(self.text, group) if group else ""
         return "numeric conditions (=)" if name in self.known.functions else "object fluents (=)"
 
@@ -486,7 +490,7 @@ class _Reader:
         elif head == "forall":
             more, inner = self._quantifier(group, scope)
             body = rest[1]
-            # The condition before it may speak of an outer variable of the same name: the inner one gets another.
+            # A condition around it may use an outer variable of the same name, so the inner one is renamed.
             names = {each.name: _unused(each.name, inner) for each in more if each.name in scope}
             if names:
                 body = _renamed(body, names)
@@ -515,7 +519,7 @@ class _Reader:
         for node in section[1:]:
             group = self.text.group(node, "an initial fact")
             head = str(group[0])
-            if head == "=":  # the value of a function, which no condition reads
+            if head == "=":  # the value of a function, which conditions cannot read
                 self._count(group, 2)
             elif head == "not":
                 self._count(group, 1)

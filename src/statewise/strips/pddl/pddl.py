@@ -45,14 +45,15 @@ class Problem:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppresses unified-planning's warnings about a predicate and an action with the same name."""
+    """Suppresses warnings of unified-planning about a predicate and an action with the same name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def read_domain(domain_path: Path, problem_path: Path) -> Domain:
-    """The domain of `read_problem`: ground, starting in the problem's initial state. Raises as `read_problem`."""
+    """The domain of `read_problem`: ground, starting in the initial state of the problem. Raises what `read_problem`
+    raises."""
     return read_problem(domain_path, problem_path).domain
 
 
@@ -81,10 +82,12 @@ def read_problem(domain_path: Path, problem_path: Path) -> Problem:
 
 @_quietly()
 def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool | None:
-    """Whether unified-planning's validator accepts a plan for a PDDL problem: independent of our parser and grounding.
+    """Whether the validator of unified-planning accepts a plan for a PDDL problem: independent of our parser and
+    grounding.
 
-    Actions are named as by `read_problem`. None if unified-planning cannot read the files: it knows no `either`.
-    Raises `ValueError` without the extra and for an action that the domain lacks, `OSError` for a missing file.
+    Actions have the names that `read_problem` gives. None if unified-planning cannot read the files: it does not
+    support `either`. Raises `ValueError` without the extra and for an action that the domain lacks, `OSError` for a
+    missing file.
     """
     environment = quiet_environment()
     from unified_planning.io import PDDLReader
@@ -129,9 +132,9 @@ def write_pddl(
         raise ValueError("the problem's atoms are not those of the model")
     quiet_environment()  # raises if the extra is missing, before the imports below fail
     taken: set[str] = set()
-    atoms, actions = (_safe(names, taken) for names in (model.atoms, model.names))
+    atoms, actions = (safe_names(names, taken) for names in (model.atoms, model.names))
     initial, goal = (problem.initial, problem.goal) if problem is not None else (0, 0)
-    built = as_planning_problem(model, initial, goal, _safe([domain_name], set())[0], atoms, actions)
+    built = as_planning_problem(model, initial, goal, safe_names([domain_name], set())[0], atoms, actions)
     from unified_planning.io import PDDLWriter
 
     writer = PDDLWriter(built)
@@ -152,7 +155,7 @@ def write_pddl(
 def as_planning_problem(
     model: ActionModel, initial: Atoms, goal: Atoms, name: str, atoms: Sequence[str], actions: Sequence[str]
 ) -> Any:
-    """A model as a `unified_planning` problem, with new names for its atoms and actions. Needs the extra."""
+    """A model as a `unified_planning` problem, with new names for its atoms and actions. Needs the extra `planning`."""
     environment = quiet_environment()
     from unified_planning.model import Fluent, InstantaneousAction
     from unified_planning.model import Problem as PlanningProblem
@@ -177,7 +180,7 @@ def as_planning_problem(
 
 
 def quiet_environment() -> Any:
-    """unified-planning's global environment, the only one its compilers use, without its printed credits. Raises
+    """The global environment of unified-planning, the only one that its compilers use, without printed credits. Raises
     `ValueError` without the extra."""
     try:
         from unified_planning.environment import get_environment
@@ -197,8 +200,8 @@ def _text(path: Path) -> str:
 
 
 def _complete(domain: str) -> str:
-    """A domain's text with the empty preconditions and effects that unified-planning omits: some planners cannot parse
-    actions without them."""
+    """The text of a domain with the empty preconditions and effects that unified-planning omits: some planners cannot
+    parse actions without them."""
     begin, *actions = domain.rstrip().removesuffix(")").rstrip().split("\n (:action ")
     whole = []
     for action in actions:
@@ -210,7 +213,7 @@ def _complete(domain: str) -> str:
     return "\n (:action ".join([begin, *whole]) + "\n)\n"
 
 
-def _safe(names: Sequence[str], taken: set[str]) -> list[str]:
+def safe_names(names: Sequence[str], taken: set[str]) -> list[str]:
     """Unique names that are valid in PDDL and not in `taken`, to which they are added."""
     from unified_planning.io.pddl_writer import PDDL3_KEYWORDS, PDDL_PLUS_KEYWORDS
 

@@ -1,9 +1,9 @@
 """Plans whose every step is certain: accepted by every model that explains the training traces.
 
-A step that is a guess is excluded by an atom of its own, which explains the training traces and rejects this step: x
-deletes it, the step's action requires it, and all actions add it that did not happen between them in such a way. Of
-schemas there is one such atom for each tuple of objects. With these *guards* the model is planned with again, until a
-plan has no guess or there is no plan. Actions of which nothing is known are left out from the beginning."""
+A step that is a guess is excluded by a new atom, which explains the training traces and rejects this step: x deletes
+it, the action of the step requires it, and all actions add it that did not happen between them in such a way. Schemas
+have one such atom for each tuple of objects. Planning is repeated with these *guards*, until a plan has no guess or
+there is no plan. Actions about which nothing is known are left out from the beginning."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class CertainPlan(NamedTuple):
 
     plan: Plan
     certain: list[bool]
-    """For each step whether every model that explains the training traces accepts it after those before."""
+    """For each step, whether every model that explains the training traces accepts it after the steps before."""
 
 
 def certain_steps(seen: Seen, after: Sequence[str], plan: Plan) -> list[bool]:
-    """For each step of the plan whether it is certain after the actions `after`."""
+    """For each step of the plan, whether it is certain after the actions `after`."""
     return seen.certain_steps([*after, *(plan.actions or ())])[len(after) :]
 
 
@@ -38,9 +38,9 @@ def certain_plan(
     after: Sequence[str] = (),
     timeout: float = 60.0,
 ) -> CertainPlan:
-    """A plan over `actions` without guesses. `planned` plans with guards, a model over the same actions, which at first
-    has no atom, within a number of seconds, and without some of the actions (`planning.plan`). The plan's `actions` are
-    None if there is no such plan. Raises as `planned` does, `PlannerTimeout` too."""
+    """A plan over `actions` without guesses. `planned` makes a plan with guards (a model over the same actions, at
+    first without atoms) in a number of seconds and without some of the actions (`plans.plan`). The `actions` of the
+    plan are None if there is no such plan. Raises what `planned` raises, such as `PlannerTimeout`."""
     end = time.monotonic() + timeout
     unknown = frozenset(name for name in actions if not seen.fits(name))
     guards: dict[tuple[int, int, int], Head] = {}
@@ -53,7 +53,7 @@ def certain_plan(
         for step in (at for at, sure in enumerate(certain) if not sure):
             for head in seen.guards([*after, *(found.actions or ())], len(after) + step, actions):
                 guards[head.pre, head.add, head.delete] = head
-        if len(guards) == before:  # something unknown happened before the plan: no step after it is certain
+        if len(guards) == before:  # something unknown happened before the plan, so no step is certain
             return CertainPlan(Plan(None, None, None, found.mapping, found.seconds, found.planner, found.goal), [])
 
 

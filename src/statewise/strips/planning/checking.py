@@ -1,4 +1,4 @@
-"""Checks new traces against what was seen in training: valid, invalid, or not decided."""
+"""Checks new traces against what was seen in training: valid, invalid, or undecided."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from statewise.runtime.messages import counted
-from statewise.strips.exact.verdicts import NAME, Seen, Verdict
+from statewise.strips.exact.verdicts import Seen, Verdict
+from statewise.strips.model.learned import SEEN_FILE
 from statewise.strips.model.schemas import arguments
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class Checked:
     verdicts: list[Verdict]
 
     def counts(self) -> dict[str, int]:
-        """The number of traces of each outcome."""
+        """The number of traces for each outcome."""
         found = Counter(each.outcome for each in self.verdicts)
         return {outcome: found[outcome] for outcome in ("valid", "invalid", "undecided")}
 
     def against_labels(self) -> dict[str, float]:
-        """`decided`: the share of the traces with a decided verdict, also of the positive and of the negative ones;
+        """`decided`: the share of the traces with a decided verdict, also for the positive and for the negative ones;
         `right`: the share of the decided verdicts that the labels confirm. A negative trace is confirmed if the verdict
-        is invalid at its last action. The share of no traces is 1."""
+        is invalid at its last action. Shares are 1 if there are no traces."""
         decided = [each.outcome != "undecided" for each in self.verdicts]
         labelled = list(zip(self.traces.rows, self.traces.labels, self.verdicts))
         right = [
@@ -46,8 +47,8 @@ class Checked:
 
 
 def check(seen: Seen, traces: Traces) -> Checked:
-    """The verdict on each trace, by what was seen in training. Labels are not looked at. Raises `ValueError` if an
-    action has another number of arguments than its schema in training."""
+    """The verdict on each trace, by what was seen in training; labels are ignored. Raises `ValueError` if an action has
+    another number of arguments than its schema had in training."""
     for place, row in enumerate(traces.rows):
         for name in (traces.actions[at] for at in row):
             schema, objects = arguments(name)
@@ -62,15 +63,15 @@ def check(seen: Seen, traces: Traces) -> Checked:
 
 def read_seen(folder: Path, constants: str | None = None) -> Seen:
     """What a learned folder's training traces show. `constants` are the objects that may be constants, separated by
-    commas, or `none`; without it any object may be one. Raises `ValueError` if the folder does not hold what its
+    commas, or `none`; without it any object may be a constant. Raises `ValueError` if the folder lacks what its
     traces show, and for constants that are not objects of the traces."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is {'a file' if folder.exists() else 'not there'}: give a learned folder")
+        raise ValueError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}: give a learned folder")
     found = Seen.load(folder)
     if found is None:
         raise ValueError(
-            f"{folder} has no {NAME}: it is no folder that `strips learn` wrote, or the training traces contradicted "
-            "each other, so that nothing is certain"
+            f"{folder} has no {SEEN_FILE}: either `strips learn` did not write this folder, or the training traces "
+            "contradicted each other, so that nothing is certain"
         )
     if constants is None:
         return found

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from statewise.strips.model.model import ActionModel, Atoms
+from statewise.strips.model.traces import Traces
 from statewise.strips.pddl.pddl import Problem
 from statewise.strips.trace_data.domains import Domain
-from statewise.strips.trace_data.random_traces import Traces
 from statewise.strips.verification.mapping import KINDS, as_table, match_atoms
 
 WORD = 64
-"""Atoms in a word of the vectorised semantics."""
+"""The number of atoms in a word of the vectorised semantics."""
 
 
 def syntactic(learned: ActionModel, reference: ActionModel) -> dict[str, float]:
@@ -23,9 +23,9 @@ def syntactic(learned: ActionModel, reference: ActionModel) -> dict[str, float]:
     unmatched reference atom as missed. As is usual for learned action models (macq, AMLGym), each score is computed per
     action and averaged over the actions. Precision over an empty learned set and recall over an empty reference set are
     1. `precision` and `recall` are the means over the three kinds. Models with different atoms may be equivalent, so a
-    correct model can score below 1: compare `simplification.simplify`'s. An action that the learned model lacks has no
-    preconditions and effects there. Raises `ValueError` if the reference has no actions, or lacks one of the learned
-    model.
+    correct model can score below 1: compare the model that `simplification.simplify` returns. An action that the
+    learned model lacks has no preconditions and effects there. Raises `ValueError` if the reference has no actions, or
+    lacks one of the learned model.
     """
     learned = learned.covering(reference.names)
     if not reference.actions:
@@ -93,8 +93,8 @@ def trace_accuracy(model: ActionModel, traces: Traces) -> dict[str, float]:
 
     A trace with label 1 is correct if the model rejects its last action and none before; one with label 0 if the model
     rejects nothing. `accuracy` is over all traces, `positives` over those with label 0, `negatives` over those with
-    label 1; the share of no traces is 1. An action that the model lacks is never rejected and changes nothing. Raises
-    `ValueError` if it lacks all of them.
+    label 1; shares are 1 if there are no traces. An action that the model lacks is never rejected and changes nothing.
+    Raises `ValueError` if it lacks all of them.
     """
     if traces.actions == model.names:
         same = traces

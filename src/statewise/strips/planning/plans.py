@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from statewise.strips.model.model import Action, ActionModel, Atoms, bits
-from statewise.strips.model.wrapping import wrapped
+from statewise.strips.model.schemas import wrapped
 from statewise.strips.pddl.pddl import Problem, validated
 from statewise.strips.planning.planner import chosen, find_plan
 from statewise.strips.verification.evidence import accepted, evidence_of
@@ -28,26 +28,26 @@ class Plan:
     valid_in_model: bool | None
     """Whether the learned model accepts every action and the goal holds at the end; None without a plan."""
     valid_in_problem: bool | None
-    """The same in the true problem; None without a problem or a plan."""
+    """Whether the plan solves the true problem; None without a problem or a plan."""
     mapping: Mapping[str, str]
-    """How the problem was translated to learned atoms; empty without one. With meanings: the goal, and the learned
-    atoms that express it. With names: the problem's atom for each learned atom."""
+    """How the problem was translated to learned atoms; empty without a problem. With meanings: the goal, and the
+    learned atoms that express it. With names: the atom of the problem for each learned atom."""
     seconds: float
-    """Time of the planner, including its start."""
+    """Time of the planner in seconds, including its start."""
     planner: str
     goal: tuple[str, ...] = ()
     """The learned atoms that must be true at the end."""
     assumed: tuple[str, ...] = ()
-    """Learned atoms that the plan requires, or the goal at its end, and that nothing shows to be true: they are only
-    not known to be false. Empty with a problem."""
+    """Learned atoms that the plan or the goal requires and that nothing shows to be true: they are only not known to be
+    false. Empty with a problem."""
 
     def goal_lines(self, width: int) -> list[str]:
-        """The translated problem, the goal and what is assumed, as far as there are such, in lines of at most `width`
+        """The translated problem, the goal and the assumed atoms, if there are any, in lines of at most `width`
         characters."""
         parts = {
             "the problem in learned atoms": [f"{one} = {other}" for one, other in self.mapping.items()],
             "goal": self.goal,
-            "taken to be true, since nothing shows that they are false": self.assumed,
+            "assumed to be true, since nothing shows that they are false": self.assumed,
         }
         return [line for what, atoms in parts.items() if atoms for line in wrapped(f"{what}: ", atoms, width, 2)]
 
@@ -70,20 +70,20 @@ def plan(
 
     Either `goal` names learned atoms that must be true at the end, and `after` the actions executed so far: atoms known
     false after them are initially false, all others true (Definition 1 of the STRIPS Transformer paper). `goal_after`
-    gives the goal by an example, a valid trace: all that is true after it. `goal_possible` names an action whose
+    gives the goal by an example, a valid trace: everything that is true after it. `goal_possible` names an action whose
     preconditions are the goal. For both, the plan begins after `after`, or where the example begins, with the atoms
-    that the actions show to be true (`evidence`); only if they are not enough, the unknown ones are taken to be true,
-    too, except those that the example achieves, and the plan says which it needs (`Plan.assumed`). Or
+    that the actions show to be true (`evidence`). Only if these are not enough, unknown atoms are assumed to be true,
+    too, except those that the example achieves, and the plan names those that it needs (`Plan.assumed`). Or
     `problem` is a true planning problem over the same actions, whose initial state and goal are translated to learned
-    atoms by `mapping`, the problem's atom for each learned atom. `meanings` uses the meaning of the learned atoms in
-    the true states (`meaning.meaning`); `names` matches atoms one to one by the actions that use them
+    atoms by `mapping`, the atom of the problem for each learned atom. `meanings` uses the meaning of the learned atoms
+    in the true states (`meaning.meaning`); `names` matches atoms one to one by the actions that use them
     (`mapping.match_atoms`; an unmatched learned atom is initially true); `auto` uses meanings where possible: if the
     domain has few enough states and learned atoms express the goal. All three use the true model.
 
-    `guards` is another model over the same actions that must accept every step, too (`certain_plans`): its atoms are
-    true at the start, unless `after` deleted them, and no part of the goal. The actions `without` are in no plan.
+    `guards` is another model over the same actions that must also accept every step (`certain_plans`): its atoms are
+    true at the start unless `after` deleted them, and are not part of the goal. No plan contains the actions `without`.
 
-    An action of the problem that the learned model lacks has no effects there, and so is in no plan.
+    An action of the problem that the learned model lacks has no effects there, so no plan contains it.
 
     Every plan is checked by simulating it in the learned model; with a problem, also in the true model, and by
     unified-planning's validator if the problem was read from PDDL that it can read. No plan is a result, not an error.
@@ -92,14 +92,14 @@ def plan(
     seconds.
     """
     if sum(each is not None for each in (goal, goal_after, goal_possible, problem)) != 1:
-        raise ValueError("planning needs one goal: learned atoms, an example, a possible action, or a problem's")
+        raise ValueError("planning needs one goal: learned atoms, an example, a possible action, or a problem")
     search = _Search(
         chosen(planner), timeout, guards or ActionModel((), learned.with_atoms([]).actions), frozenset(without)
     )
     if problem is None:
         return _planned_for(_task(learned, after, goal, goal_after, goal_possible), search.following(after or ()))
     if after is not None:
-        raise ValueError("a problem has its own initial state: `after` goes with a goal in learned atoms")
+        raise ValueError("a problem has its own initial state: `after` needs a goal in learned atoms")
     learned = learned.covering(problem.domain.model.names)
     put = _by_meaning(learned, problem) if mapping in ("auto", "meanings") else None
     if put is None and mapping == "meanings":
@@ -121,28 +121,28 @@ def plan(
 
 @dataclass(frozen=True)
 class _Search:
-    """How plans are searched for."""
+    """The options of a search for plans."""
 
     planner: str
     timeout: float
     guards: ActionModel
-    """What must accept every step, too."""
+    """A model that must also accept every step."""
     without: frozenset[str] = frozenset()
-    """The actions that are in no plan."""
+    """The actions that no plan may contain."""
     known_false: Atoms = 0
-    """Its atoms that are false at the start."""
+    """The atoms of the guards that are false at the start."""
 
     def following(self, so_far: Sequence[str]) -> _Search:
-        """The same after these actions."""
+        """The same search after these actions."""
         numbers = [self.guards.number[name] for name in so_far if name in self.guards.number]
         return replace(self, known_false=self.guards.after(numbers))
 
     def covering(self, names: Sequence[str]) -> _Search:
-        """The same over more actions, in this order."""
+        """The same search over more actions, in this order."""
         return replace(self, guards=self.guards.covering(names))
 
     def find(self, model: ActionModel, start: Atoms, goal: Atoms) -> list[int] | None:
-        """As `find_plan`."""
+        """Calls `find_plan` with the guards."""
         width = len(model.atoms)
         kept = [at for at, name in enumerate(model.names) if name not in self.without]
         both = tuple(
@@ -174,12 +174,12 @@ class _Task:
     known: Atoms
     """The atoms known to be true at the start."""
     possible: Atoms
-    """Those that are not known to be false there."""
+    """The atoms that are not known to be false at the start."""
     goal: Atoms
     achieve: Atoms = 0
     """Atoms of the goal that must be known to be true at the end, whatever is assumed at the start."""
     known_first: bool = True
-    """Whether a plan from the known atoms alone is preferred."""
+    """Whether a plan from only the known atoms is preferred."""
 
 
 def _task(
@@ -223,8 +223,8 @@ def _planned_for(task: _Task, search: _Search) -> Plan:
 
 
 def _assuming(task: _Task, search: _Search) -> tuple[list[int] | None, bool]:
-    """A plan that takes unknown atoms to be true, and whether it is valid. Each atom that must be achieved gets a
-    second one, known to be true or not, which the same actions add and delete and none requires."""
+    """A plan that assumes unknown atoms to be true, and whether it is valid. Each atom that must be achieved gets a
+    second one, for whether it is known to be true, which the same actions add and delete and no action requires."""
     model, atoms = task.model, len(task.model.atoms)
     doubled = [*range(atoms), *bits(task.achieve)]
     both = model.with_atoms(doubled, [*model.atoms, *(f"{name} (known)" for name in model.spelled(task.achieve))])
@@ -239,7 +239,7 @@ def _assuming(task: _Task, search: _Search) -> tuple[list[int] | None, bool]:
 
 
 def _by_meaning(learned: ActionModel, problem: Problem) -> tuple[dict[str, str], Atoms, Atoms] | None:
-    """The goal's translation, then initial state and goal in learned atoms; None if they cannot express the goal."""
+    """The translation of the goal, then initial state and goal in learned atoms; None if they cannot express it."""
     found = meaning(learned, problem.domain, problem.initial)
     wanted = found.of(problem.goal) if found is not None else None
     if found is None or wanted is None:
@@ -249,12 +249,12 @@ def _by_meaning(learned: ActionModel, problem: Problem) -> tuple[dict[str, str],
 
 
 def _names(learned: ActionModel, problem: Problem, mapping: Mapping[str, str] | str) -> dict[str, str]:
-    """The problem's atom for each matched learned atom."""
+    """The atom of the problem for each matched learned atom."""
     true = problem.domain.model
     if isinstance(mapping, str):
         if mapping not in ("auto", "names"):
             raise ValueError(
-                "the mapping must be auto, meanings, names, or the problem's atom for each learned atom, not "
+                "the mapping must be auto, meanings, names, or the atom of the problem for each learned atom, not "
                 + repr(mapping)
             )
         return match_atoms(learned, true).as_names()
@@ -314,4 +314,4 @@ def _numbers(model: ActionModel, names: Sequence[str]) -> list[int]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return f"; there are {', '.join(names[:8]) or 'none'}{', ...' if names[8:] else ''}"
+    return f"; the model has {', '.join(names[:8]) or 'none'}{', ...' if names[8:] else ''}"

@@ -1,1 +1,4 @@
-"""Other learners of action models, for comparison."""
+"""Learners by others, for comparison: LOCM and SIFT.
+
+May import `exact` and `model`.
+"""

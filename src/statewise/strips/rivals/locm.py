@@ -1,24 +1,24 @@
-"""LOCM (Cresswell, McCluskey and West, 2009), for comparison: state machines of objects, from valid traces alone.
+"""LOCM (Cresswell, McCluskey and West, 2009), for comparison: state machines of objects, from valid traces only.
 
 All objects of a sort follow one machine. Its *transitions* are the places of actions: what `board` does to its first
 argument is one. If an object goes through one transition and then through another, the first one ends in the state in
-which the second one starts; states are the classes of these equations. The action itself, without arguments, has such
-a machine, too, which is left out if it has one state. A state has a *parameter*, such as the port of a waiting car, if
-the transition into it and the next one out of it always name the same object in the same two places.
+which the second one starts; states are the classes of these equations. The actions themselves, without arguments, have
+such a machine, too, which is left out if it has one state. A state has a *parameter*, such as the port of a waiting
+car, if the transition into it and the next one out of it always name the same object in the same two places.
 
-Corrected, where the original leaves a case open or implementations are wrong (benchmarks/peers/locm.py on macq's):
+Corrections, where the original leaves a case open or implementations are wrong (macq 0.3.11):
 
 - A parameter is kept if every transition into the state sets it, each at one place, every transition out of it reads it
   at one place, and set and read objects are equal at all occasions, not only where two hypotheses were joined.
 - Literals keep the places of their arguments, so that two arguments of an action can be in the same state, and an
-  action that changes a parameter alone has an effect.
-- An object is in one state at a time. Schemas say this by a predicate *not in this state* beside each state, which
-  transitions from all other states require. Under Definition 1 an atom that was never affected may be true, so that
-  without it an object could be in several states.
+  action that changes only a parameter has an effect.
+- An object is in one state at a time. Schemas express this by a predicate *not in this state* for each state, which
+  transitions from all other states require. Under Definition 1 an atom that was never affected may be true, so without
+  this predicate an object could be in several states.
 
-What LOCM cannot see: conditions that never change, such as which place is next to which; an aspect of an object that
-changes beside another one, since both are in one machine (LOCM2 splits it); and what actions without arguments do,
-beyond their order."""
+LOCM cannot find conditions that never change, such as which place is next to which; an aspect of an object that
+changes independently of another one, since both are in one machine (LOCM2 splits it); and what actions without
+arguments do, apart from their order."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar, Unpack
 
-from statewise.strips.exact.frame import How, Work
+from statewise.strips.exact.frame import Options, Work
+from statewise.strips.model.lifted_model import LiftedModel, sorts_of
 from statewise.strips.model.schemas import Literal, Schema, arguments
-from statewise.strips.neural.lifted import LiftedModel, sorts_of
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.traces import Traces
 
 T = TypeVar("T", bound=Hashable)
 Transition = tuple[str, int]
-"""A schema, and the place of the object in its arguments; -1 of the action itself."""
+"""A schema, and the place of the object in its arguments; -1 for the action itself."""
 Event = tuple[Transition, tuple[str, ...]]
 """A transition, and all objects of the action."""
 Places = frozenset[tuple[int, int]]
@@ -68,13 +68,12 @@ class Machine:
         return 1 + max(max(pair) for pair in self.ends.values())
 
 
-def learn_locm(traces: Traces, **how: Unpack[How]) -> LiftedModel:
+def learn_locm(traces: Traces, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas from the valid actions of `traces`, written `schema object object`. It takes milliseconds,
-    and is never cut short. Raises `ValueError` if a schema occurs with different numbers of arguments, or an action
-    names an object twice; `FileExistsError` if the folder holds anything else."""
-    work = Work("locm", traces, how)
+    so the time limit is ignored. Raises `ValueError` if a schema occurs with different numbers of arguments, or if an
+    action names an object twice."""
+    work = Work("locm", traces, options)
     found = machines(traces)
-    work.claim()
     schemas = as_schemas(found, traces.actions)
     return work.lifted(
         schemas,
@@ -88,8 +87,8 @@ def learn_locm(traces: Traces, **how: Unpack[How]) -> LiftedModel:
 
 
 def machines(traces: Traces) -> list[Machine]:
-    """The machine of the actions themselves, if it has several states, then that of each sort, in order of the sorts'
-    numbers."""
+    """The machine of the actions themselves, if it has several states, then the machine of each sort, in the order of
+    their numbers."""
     parameters, _ = sorts_of(traces.actions)
     sort_of: dict[Transition, int] = {(schema, -1): -1 for schema in {arguments(name)[0] for name in traces.actions}}
     sort_of.update(parameters)
@@ -112,7 +111,7 @@ def machines(traces: Traces) -> list[Machine]:
 
 
 def histories(traces: Traces) -> Iterator[list[Event]]:
-    """Of each trace what happened to each object, and to the actions themselves. Raises `ValueError` if an action names
+    """For each trace the events of each object, and of the actions themselves. Raises `ValueError` if an action names
     an object twice."""
     for place, (row, label) in enumerate(zip(traces.rows, traces.labels)):
         mine: dict[str, list[Event]] = {}
@@ -120,8 +119,8 @@ def histories(traces: Traces) -> Iterator[list[Event]]:
             schema, objects = arguments(traces.actions[action])
             if len(set(objects)) < len(objects):
                 raise ValueError(
-                    f"{traces.where(place)}: {traces.actions[action]!r} names an object twice: LOCM does not say in "
-                    "which order its transitions happen. Learn with --method exact"
+                    f"{traces.where(place)}: {traces.actions[action]!r} names an object twice: LOCM does not define "
+                    "the order of its transitions. Learn with --method exact"
                 )
             for at, name in enumerate(("", *objects)):
                 mine.setdefault(name, []).append(((schema, at - 1), objects))
@@ -164,7 +163,7 @@ def _machine(transitions: list[Transition], agreed: dict[tuple[Transition, Trans
 
 
 def _classes(of: Iterable[T], equal: Iterable[tuple[T, T]]) -> dict[T, int]:
-    """The number of the class of each, from 0, if these are equal."""
+    """The number of the class of each element, from 0, where `equal` lists pairs of equal elements."""
     members = {each: [each] for each in of}
     for one, other in equal:
         if members[one] is not members[other]:
@@ -176,8 +175,8 @@ def _classes(of: Iterable[T], equal: Iterable[tuple[T, T]]) -> dict[T, int]:
 
 
 def as_schemas(found: Iterable[Machine], actions: Iterable[str]) -> dict[str, Schema]:
-    """The action schemas, with the predicates named p0, p1, ...: of each machine its states, of more than two also that
-    an object is not in the state, and the parameters. Those that cannot reject an action are left out."""
+    """The action schemas, with the predicates named p0, p1, ...: for each machine its states, with more than two states
+    also that an object is not in a state, and the parameters. Predicates that cannot reject an action are left out."""
     sets: dict[str, tuple[set[Literal], set[Literal], set[Literal]]] = {
         arguments(action)[0]: (set(), set(), set()) for action in actions
     }
@@ -196,7 +195,7 @@ Slots = set[tuple[str, tuple[int, ...]]]
 
 
 def predicates(machine: Machine) -> Iterator[tuple[Slots, Slots, Slots]]:
-    """The predicates of a machine, each by what requires, adds and deletes it."""
+    """The predicates of a machine, each as the slots that require, add and delete it."""
 
     def own(each: Transition, *more: int) -> tuple[str, tuple[int, ...]]:
         return each[0], (*((each[1],) if each[1] >= 0 else ()), *more)

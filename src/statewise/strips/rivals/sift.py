@@ -1,11 +1,11 @@
 """SIFT (Gösgens, Jansen and Geffner, 2024), for comparison: all alternating atoms, with all that they can require.
 
-From valid actions alone. An atom is kept if its effect alternates in them; an action requires it if the atom was never
-known to be false before the action. Here a SAT solver lists what SIFT enumerates. What is not done is to weigh whether
-the traces speak for an atom: with few traces, atoms that alternate by chance make the model reject what is valid. Our
-own methods (`ground`, `lifted`) weigh it.
+It learns from valid actions only. An atom is kept if its effect alternates in them; an action requires it if the atom
+was never known to be false before the action. Here a SAT solver lists what SIFT enumerates. SIFT does not weigh whether
+the traces support an atom: with few traces, atoms that alternate by chance make the model reject valid actions. Our own
+methods (`exact.ground`, `exact.lifted`) do.
 
-For an action that requires the atom to be false, the complement of the atom, which alternates too, is required."""
+If an action requires the atom to be false, it requires the complement of the atom, which alternates, too."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from typing import Unpack
 
 from statewise.runtime.messages import counted
 from statewise.strips.exact.features import MOST, alternating
-from statewise.strips.exact.frame import How, Work
+from statewise.strips.exact.frame import Options, Work
 from statewise.strips.exact.ground import required
 from statewise.strips.exact.lifted import ARITY, all_predicates, windows_of_slots
 from statewise.strips.exact.preconditions import as_heads
 from statewise.strips.exact.predicates import Predicate, as_schemas
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.model.learned import Learned
-from statewise.strips.neural.lifted import LiftedModel
-from statewise.strips.trace_data.random_traces import Traces
+from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.model.traces import Traces
 
 
-def learn_sift(traces: Traces, **how: Unpack[How]) -> Learned:
-    """The ground model of all alternating atoms; of labelled traces the valid actions alone are read. Raises
-    `FileExistsError` if the folder holds anything else, `ValueError` without python-sat."""
-    work = Work("sift", traces, how)
-    work.claim()
+def learn_sift(traces: Traces, **options: Unpack[Options]) -> Learned:
+    """The ground model of all alternating atoms; only the valid actions of labelled traces are read. Raises
+    `ValueError` without python-sat."""
+    work = Work("sift", traces, options)
     windows = Windows.of_rows(len(traces.actions), work.clock.reading(valid_rows(traces)))
     found = alternating(windows, seconds=work.clock.left() / 2, stop=work.clock.stop)
     if not found.complete:
@@ -41,11 +40,10 @@ def learn_sift(traces: Traces, **how: Unpack[How]) -> Learned:
     return work.ground(heads, {"windows": len(windows), "features": len(found.features)})
 
 
-def learn_lifted_sift(traces: Traces, **how: Unpack[How]) -> LiftedModel:
-    """The schemas of all alternating predicates of up to `ARITY` arguments, as `learn_sift`. Raises `ValueError` also
-    if a schema occurs with different numbers of arguments."""
-    work = Work("sift", traces, how)
-    work.claim()
+def learn_lifted_sift(traces: Traces, **options: Unpack[Options]) -> LiftedModel:
+    """The schemas of all alternating predicates of up to `ARITY` arguments, otherwise like `learn_sift`. Also raises
+    `ValueError` if a schema occurs with different numbers of arguments."""
+    work = Work("sift", traces, options)
     found: list[Predicate] = []
     rows = valid_rows(traces)
     counts: dict[int, int] = {}

@@ -1,1 +1,4 @@
-"""Traces of actions: files, random walks, known domains."""
+"""Traces: files, plan texts, random walks, and the known domains that they are drawn from.
+
+May import `model`.
+"""

@@ -43,13 +43,13 @@ class Domain:
         chosen = self.some_states(count, states_seed)
         if len(chosen) < count:
             raise ValueError(
-                f"{self.name} has {len(chosen)} states, and walks are to begin in {count} different ones: take a "
-                "larger instance"
+                f"{self.name} has only {len(chosen)} states, but walks should begin in {count} different ones: "
+                "choose a larger instance"
             )
         return chosen
 
     def some_states(self, most: int, states_seed: int = 0) -> list[Atoms]:
-        """As `initial_states`, but all states, in random order, of a domain that has fewer than `most`."""
+        """Up to `most` real states, drawn as in `initial_states`: all of them, in random order, if there are fewer."""
         known = self.model.reachable(self.start, limit=10_000)
         count = min(most, len(known))
         chosen = np.random.default_rng([states_seed, 2024]).choice(len(known), count, replace=False)
@@ -59,15 +59,15 @@ class Domain:
 MOST = 100
 """The largest size of a domain: all of its ground actions are listed."""
 MOST_BYTES = 2**30
-"""The most memory of a domain's sets of atoms."""
+"""The largest memory of the sets of atoms of a domain, in bytes."""
 
 
 class GroundActions(Effects):
-    """Ground actions, at most `MOST_ACTIONS`: of many domains of `MOST` objects there are more than fit into memory."""
+    """Ground actions, at most `MOST_ACTIONS`: many domains of `MOST` objects have more than fit into memory."""
 
     def __setitem__(self, name: str, effects: tuple[list[str], list[str], list[str]]) -> None:
         if len(self) >= MOST_ACTIONS:
-            raise ValueError(f"more than {MOST_ACTIONS:,} ground actions, the most that are listed")
+            raise ValueError(f"more than {MOST_ACTIONS:,} ground actions, which is the limit")
         super().__setitem__(name, effects)
 
 
@@ -94,11 +94,11 @@ def domain(spec: str) -> Domain:
             raise ValueError(f"{spec!r}: {what.lower()} must be at most {MOST}, not {value}")
     try:
         atoms, actions, start = known.build(*sizes)
-        taken = len(atoms) * (len(atoms) + 3 * len(actions)) // 16  # of a set half of the bits are stored, on average
+        taken = len(atoms) * (len(atoms) + 3 * len(actions)) // 16  # a set stores half of its bits on average
         if taken > MOST_BYTES:
             raise ValueError(f"{len(actions):,} ground actions with {len(atoms):,} atoms, more than fit into memory")
     except ValueError as error:
-        raise ValueError(f"{spec!r} has {error}: take a smaller instance") from None
+        raise ValueError(f"{spec!r} has {error}: choose a smaller instance") from None
     model = ActionModel.of(atoms, actions)
     bit = {name: 1 << place for place, name in enumerate(atoms)}
     return Domain(spec, model, tuple(sum(bit[atom] for atom in state) for state in start))
@@ -296,7 +296,7 @@ class Family:
 
     build: Callable[..., tuple[list[str], Effects, list[list[str]]]]
     sizes: dict[str, int]
-    """What its sizes count, each with its minimum."""
+    """What each size counts, with its minimum."""
     example: str
 
 

@@ -31,10 +31,10 @@ HOW_TO_IGNORE = (
 MEASURED = r"\[(?:[A-Za-z]+:)?[-+.\deE]+(?:[;,] ?(?:[A-Za-z]+:)?[-+.\deE]+)*\]"
 """Durations and costs in brackets: `[1.0]`, `[D:1.00; C:0.10]`."""
 COLUMNS = ({"action", "actions", "action_id"}, {"trace", "trace_id", "case", "case_id", "step", "label", "state"})
-"""A line with a name of either set names the columns of a table."""
+"""A line with names of both sets names the columns of a table."""
 
 IN_PARENTHESES, BY_COMMAS, STEP, CALL, CALLS, TITLE, COST = range(7)
-"""The forms of lines."""
+"""The ways in which a line can be written."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Plan:
 
     line: int
     file: str = ""
-    """Its name, if the traces are the files of a folder."""
+    """The name of its file, if the traces come from a folder."""
     actions: list[str] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Line(NamedTuple):
     form: int
     actions: list[str]
     step: float = -1
-    """The number of a step, or the time before an action in parentheses; -1: none."""
+    """The number of a step, or the time before an action in parentheses; -1 if the line has neither."""
     text: str = ""
     after_blank: bool = False
 
@@ -87,13 +87,14 @@ def read_plan(text: str, path: Path, *, ignore_states: bool = False) -> Plan | N
 
 
 def holds_states(name: str) -> bool:
-    """Whether a column or key is called as observed states are, such as `state`, `next_state`, `initialState`."""
+    """Whether a column or key has a name of observed states, such as `state`, `next_state`, `initialState`."""
     words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
     return any(word in STATE_WORDS or word.removesuffix("s") in STATE_WORDS for word in words)
 
 
 def one_line(action: str) -> str:
-    """A name with single spaces for white space, so that `sail  x` and `sail x` are one action in every format."""
+    """A name with white space replaced by single spaces, so that `sail  x` and `sail x` are one action in every
+    format."""
     return " ".join(action.split())
 
 
@@ -123,7 +124,7 @@ def _read(text: str, path: Path, whole: bool, ignore_states: bool) -> list[Plan]
 
 
 def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
-    """Plans of a text with an action on each line."""
+    """The plans of a text with one action on each line."""
     plans: list[Plan] = []
     first: _Line | None = None
     begin = True
@@ -137,8 +138,8 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
             fail(
                 path,
                 each.number,
-                f"{short(each.text)} is not written as line {first.number} is, which is one action "
-                "of a plan: leave only the lines of the plan",
+                f"{short(each.text)} is not written like line {first.number}, which is one action of a plan: "
+                "leave only the lines of the plan",
             )
         if each.form == STEP:
             begin = begin or each.step <= last
@@ -168,7 +169,7 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
 
 
 def _lines(text: str, path: Path) -> Iterator[_Line]:
-    """The lines that are not empty, without comments."""
+    """The non-empty lines, without comments."""
     in_calls = blank = False
     for number, content in enumerate(text.split("\n"), 1):
         if "(" in content.partition(";")[0]:
@@ -199,13 +200,13 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
 
 
 def _line(code: str, path: Path, number: int, in_calls: bool) -> _Line:
-    """What a line holds. `in_calls`: a line before it was the title that unified-planning prints."""
+    """The content of a line. `in_calls` says that an earlier line was the title that unified-planning prints."""
     if code[0] in "<>{" or code.lower().startswith("(define"):
         what = {"<": "XML", "{": "JSON", "(": "a PDDL domain or problem", ">": "FASTA"}[code[0]]
         fail(
             path,
             number,
-            f"{short(code)} is {what}, not a plan: a line of a plan is such as (pick a) (put a b), or pick a, put a b",
+            f"{short(code)} is {what}, not a plan: a line of a plan looks like (pick a) (put a b), or pick a, put a b",
         )
     if title := re.match(r"(\w*Plan)\s*(?::$|\(\s*(\[.*\])\s*\)$)", code):
         if title[1] != "SequentialPlan":
@@ -232,7 +233,7 @@ def _line(code: str, path: Path, number: int, in_calls: bool) -> _Line:
     numbered = [re.fullmatch(r"\s*(?:step\s*)?\d+\s*:\s+(.*)", each, re.IGNORECASE) for each in actions]
     if any(numbered):
         if not all(numbered):
-            fail(path, number, "some actions of this line have a number before them, and others have not")
+            fail(path, number, "some actions of this line have a number before them, and others do not")
         actions = [each[1] for each in numbered if each]
     named = [_named(action, path, number) for action in actions]
     return _Line(number, CALL if in_calls else BY_COMMAS, named)
@@ -283,7 +284,7 @@ class _Words(list["str | _Words"]):
 
 
 def _trajectories(text: str, path: Path, ignore_states: bool) -> Iterator[Plan]:
-    """Those of a file of trajectories, which alternate actions with observed states."""
+    """The plans of a file of trajectories, in which actions alternate with observed states."""
     for whole in _groups(text, path):
         plan = Plan(whole.line, pddl=True)
         for part in whole[1:] if whole.head() else whole:

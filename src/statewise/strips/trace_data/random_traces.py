@@ -1,101 +1,15 @@
-"""Action traces, and how they are drawn from a domain as in the STRIPS Transformer paper."""
+"""Draws random traces from a domain, as in the STRIPS Transformer paper."""
 
 from __future__ import annotations
-
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from statewise.strips.model.model import ActionModel, Atoms
+from statewise.strips.model.traces import Trace, Traces
 from statewise.strips.trace_data.domains import Domain
 
-Trace = tuple[int, ...]
-"""Numbers of actions."""
-
 PATIENCE = 20_000
-"""After this many draws in a row without a new trace, few or none are left."""
-
-
-@dataclass(frozen=True)
-class Traces:
-    """Traces over named actions. A trace with label 1 ends in its one invalid action; with label 0 all are valid."""
-
-    actions: tuple[str, ...]
-    rows: tuple[Trace, ...]
-    labels: tuple[int, ...]
-    lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    """The line of its file at which each trace begins; empty if they were not read from a file."""
-    files: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """The name of its file, of traces that were read from a folder."""
-    unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """What the file holds besides, such as `the column 'note'`."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def positives(self) -> int:
-        """The number of traces with label 0."""
-        return self.labels.count(0)
-
-    @property
-    def longest(self) -> int:
-        """The length of the longest trace."""
-        return max(map(len, self.rows), default=0)
-
-    @property
-    def sha256(self) -> str:
-        """A checksum of actions, rows and labels."""
-        return hashlib.sha256(json.dumps([self.actions, self.rows, self.labels]).encode()).hexdigest()
-
-    def where(self, place: int) -> str:
-        """How messages call a trace: by its file, its line, or its number from 1."""
-        if self.files:
-            return self.files[place]
-        return f"line {self.lines[place]}" if self.lines else f"trace {place + 1}"
-
-    def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Action numbers [N, T], padded with -1; lengths [N]; labels [N]."""
-        lengths = np.array([len(row) for row in self.rows], dtype=np.int64)
-        numbers = np.full((len(self.rows), self.longest), -1, dtype=np.int64)
-        for place, row in enumerate(self.rows):
-            numbers[place, : len(row)] = row
-        return numbers, lengths, np.array(self.labels, dtype=np.int64)
-
-    def only(self, places: Iterable[int]) -> Traces:
-        """The traces at `places`."""
-        kept = list(places)
-        rows, labels = tuple(self.rows[at] for at in kept), tuple(self.labels[at] for at in kept)
-        return Traces(self.actions, rows, labels, *self._origins(kept))
-
-    def _origins(self, kept: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Lines and files of some traces."""
-        lines = tuple(self.lines[at] for at in kept) if self.lines else ()
-        return lines, tuple(self.files[at] for at in kept) if self.files else ()
-
-    def with_actions(self, actions: Sequence[str]) -> Traces:
-        """The same traces, numbered by another list of actions. Raises `ValueError` if an action is not in it."""
-        number = {name: place for place, name in enumerate(actions)}
-        used = {at for row in self.rows for at in row}
-        unknown = sorted(self.actions[at] for at in used if self.actions[at] not in number)
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is not an action of the model ({len(unknown)} such actions)")
-        move = [number.get(name, -1) for name in self.actions]
-        rows = tuple(tuple(move[at] for at in row) for row in self.rows)
-        return Traces(tuple(actions), rows, self.labels, self.lines, self.files)
-
-    def valid_only(self) -> Traces:
-        """The valid actions alone, all labelled 0; a trace that has none is left out."""
-        kept = [
-            (row[: len(row) - label], place)
-            for place, (row, label) in enumerate(zip(self.rows, self.labels))
-            if len(row) > label
-        ]
-        origins = self._origins([place for _, place in kept])
-        return Traces(self.actions, tuple(row for row, _ in kept), (0,) * len(kept), *origins)
+"""After this many draws in a row without a new trace there are few or none left."""
 
 
 def traces(
@@ -111,13 +25,13 @@ def traces(
 ) -> Traces:
     """Unique random traces (section *Data generation* of the paper).
 
-    With `start` `random`, as in the paper, walks begin in four states drawn from those reachable: the split `train`
-    uses two, `test` the other two, and `all` all four. A domain with two or three states has fewer for each split, and
-    of one with a single state all walks begin there. With `init` walks of every split begin in the domain's own initial
-    state, with `both` each walk in either. Lengths are uniform from 1 to `max_length`, for negatives from 2. A share
-    `negatives` ends in one action that Definition 1 rejects, drawn from all that it rejects there; an action that is
-    merely inapplicable in the walk's current state does not make a negative. Traces in `without` are excluded. Raises
-    `ValueError` if the domain does not have enough.
+    With `start` `random`, as in the paper, walks begin in four states drawn from the reachable ones: the split `train`
+    uses two, `test` the other two, and `all` all four. In a domain with two or three states each split has fewer, and
+    with a single state all walks begin there. With `init` walks of every split begin in the initial state of the
+    domain, with `both` each walk begins in either. Lengths are uniform from 1 to `max_length`, for negatives from 2. A
+    share `negatives` ends in one action that Definition 1 rejects, drawn from all that it rejects there; an action that
+    is merely inapplicable in the current state of the walk does not make a negative. Traces in `without` are excluded.
+    Raises `ValueError` if the domain does not have enough traces.
     """
     if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
         raise ValueError(
@@ -147,7 +61,7 @@ def traces(
                 if idle == PATIENCE:
                     kind = "negative" if label else "positive"
                     raise ValueError(
-                        f"{domain.name} has not enough unique {kind} traces of at most {max_length} actions: "
+                        f"{domain.name} does not have enough unique {kind} traces of at most {max_length} actions: "
                         f"{count} were requested, {found} were found. Request fewer, or longer ones."
                     )
                 continue
@@ -171,21 +85,21 @@ STARTS = ("init", "random", "both")
 
 
 def begin_states(domain: Domain, split: str) -> list[Atoms]:
-    """The states drawn at random in which walks of a split begin: of the four, or of all if there are fewer."""
+    """The states drawn at random in which walks of a split begin: some of four, or of all if there are fewer."""
     four = domain.some_states(4)
     middle = -(-len(four) // 2)
     return {"train": four[:middle], "test": four[middle:] or four, "all": four}[split]
 
 
 class _Walker:
-    """Random walks; caches the applicable actions of each state."""
+    """Draws random walks; caches the applicable actions of each state."""
 
     def __init__(self, model: ActionModel, rng: np.random.Generator) -> None:
         self.model, self.rng = model, rng
         self.applicable: dict[Atoms, list[int]] = {}
 
     def walk(self, state: Atoms, length: int, label: int) -> Trace | None:
-        """`length` actions; None at a dead end, or if Definition 1 rejects no action."""
+        """A trace of `length` actions; None at a dead end, or if Definition 1 rejects no action."""
         model, known_false, trace = self.model, 0, []
         for _ in range(length - label):
             possible = self.applicable.get(state)
@@ -215,7 +129,7 @@ def with_noise(clean: Traces, share: float, kind: str, seed: int) -> Traces:
     if not 0 <= share <= 1:
         raise ValueError(f"the noise must be a share from 0 to 1, not {share}")
     if kind == "actions" and len(clean.actions) < 2:
-        raise ValueError("there is only one action: it cannot be replaced by another")
+        raise ValueError("there is only one action, which cannot be replaced by another")
     rng = np.random.default_rng(seed)
     rows, labels = list(clean.rows), list(clean.labels)
     for place in rng.choice(len(rows), round(share * len(rows)), replace=False):

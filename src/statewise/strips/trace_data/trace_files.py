@@ -2,9 +2,9 @@
 
 `label` is 0 for a valid action and 1 for an invalid one, which must be the last of its trace. It may be given on every
 row, or once per trace, on its first or last row. Without labels all actions are valid. JSON holds objects
-`{"actions": [...], "label": 0}`, a line each or in a list. Any other text holds plans (`plan_texts`); a folder holds a
-plan per file. Plans are valid. White space in names counts as one space. Observed states are refused unless they are to
-be ignored.
+`{"actions": [...], "label": 0}`, one on each line or all in a list. Any other text holds plans (`plan_texts`); a folder
+holds one plan in each file. Plans are valid. White space in names counts as one space. Observed states are an error
+unless the caller asks to ignore them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import loads
 from statewise.runtime.messages import cut, short, without_advice
+from statewise.strips.model.traces import Trace, Traces
 from statewise.strips.trace_data.plan_texts import (
     HOW_TO_IGNORE,
     Plan,
@@ -30,16 +31,15 @@ from statewise.strips.trace_data.plan_texts import (
     read_plan,
     read_plans,
 )
-from statewise.strips.trace_data.random_traces import Trace, Traces
 
 OTHERS = (".csv", ".tsv", ".json", ".jsonl", ".md")
-"""Suffixes of files that are no plans."""
+"""Suffixes of files that do not hold plans."""
 COLUMNS = ("trace_id", "action", "action_id", "step", "label")
-"""Those of CSV files."""
+"""The columns of CSV files."""
 KEYS = ("actions", "label")
-"""Those of JSON objects."""
+"""The keys of JSON objects."""
 BITS = re.compile(r"0[01]{3,}|[01](?: [01]){3,}")
-"""What is read as the bits of a state: four or more, with spaces between, or with 0 in front, as no number has."""
+"""Text that looks like the bits of a state: four or more, separated by spaces, or with a leading 0, unlike numbers."""
 
 SPACE, BETWEEN = re.compile(r"\s*"), re.compile(r"[\s,]*")
 ATOMS = re.compile(r"\s*[\[{]?\s*(?:\((?:[^()]|\([^()]*\))*\)[\s,;&]*)+[\]}]?\s*")
@@ -47,12 +47,13 @@ ATOMS = re.compile(r"\s*[\[{]?\s*(?:\((?:[^()]|\([^()]*\))*\)[\s,;&]*)+[\]}]?\s*
 
 
 def read_traces(path: Path, actions: Sequence[str] | None = None, *, ignore_states: bool = False) -> Traces:
-    """Reads a file: JSON if it ends in `.jsonl` or `.json`, CSV if it ends in `.csv` or `.tsv` or begins with CSV's
-    columns, otherwise JSON or plans, by how it begins; of a folder a plan per file.
+    """Reads a file or a folder. A file is JSON if its name ends in `.jsonl` or `.json`, CSV if it ends in `.csv` or
+    `.tsv` or begins with the columns of CSV; otherwise its beginning shows whether it is JSON or plans. In a folder
+    each file is one plan.
 
-    With `actions`, those of a model, any other action is an error. Without, the actions are those of the file, sorted
-    by name. Names are as they are written; PDDL's forms of plans give them in lower case. With `ignore_states` the
-    actions are read though states were observed. Raises `ValueError` with file and line.
+    `actions` are those of a model: any other action is an error. Without them the actions are those of the file, sorted
+    by name. Names stay as they are written, in lower case if plans are written in a form of PDDL. With `ignore_states`
+    the actions of files with observed states are read. Raises `ValueError` with file and line.
     """
     unread: dict[str, None] = {}
     found = _from_folder(path, ignore_states) if path.is_dir() else _from_file(path, ignore_states, unread)
@@ -82,8 +83,8 @@ def _file(plan: Plan, path: Path) -> Path:
 
 
 def _check_names(found: Sequence[Plan], path: Path) -> None:
-    """Raises `ValueError` for two actions that differ in the case of letters alone, in their whole names or in their
-    first words, and for an action that looks like the bits of a state."""
+    """Raises `ValueError` for two actions whose names, or first words, differ only in the case of letters, and for an
+    action that looks like the bits of a state."""
     spelled: dict[str, tuple[str, str]] = {}
     seen: set[str] = set()
     for each in found:
@@ -102,8 +103,8 @@ def _check_names(found: Sequence[Plan], path: Path) -> None:
                 other, there = spelled.setdefault(word.lower(), (word, where))
                 if other != word:
                     raise ValueError(
-                        f"{where}: {word!r} and, at {there}, {other!r} differ in the case of letters "
-                        "alone, which PDDL ignores: write them alike"
+                        f"{where}: {word!r} and, at {there}, {other!r} differ only in the case of "
+                        "letters, which PDDL ignores: write them alike"
                     )
 
 
@@ -251,7 +252,8 @@ def _from_json(text: str, path: Path, ignore_states: bool, unread: dict[str, Non
 
 
 def _for_each_action(value: object, actions: int) -> bool:
-    """Whether a value is a list with a list or an object for each action, and perhaps one more: observed states."""
+    """Whether a value looks like observed states: a list with a list or an object for each action, and perhaps one
+    more."""
     return (
         isinstance(value, list)
         and len(value) in (actions, actions + 1)

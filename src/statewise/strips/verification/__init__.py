@@ -1,1 +1,4 @@
-"""Comparing an action model with a true one, exactly."""
+"""Exact comparison of action models: containment, equivalence, simplification.
+
+May import `model` and `trace_data`.
+"""

@@ -3,7 +3,7 @@
 By Definition 1 of the STRIPS Transformer paper a trace is accepted iff every atom by itself accepts it: the language of
 a model is the intersection of the languages of its atoms. So L(M) is a subset of L(M') iff it is a subset of L(q) for
 each atom q of M'. This takes one small search over known-false sets of M per atom; the product of both models would be
-far too large.
+much too large.
 
 The problem is PSPACE-complete in general (plan existence reduces to it), so every search has limits, and the answer is
 unknown where a limit is reached.
@@ -39,12 +39,12 @@ class KnownFalseSearch(Search):
         ]
 
     def begin(self) -> Iterator[tuple[Node, int]]:
-        """The atoms known to be false after each action `a` that deletes the head's atom."""
+        """The atoms known to be false after each action `a` that deletes the atom of the head."""
         for number in bits(self.head.delete):
             yield (HERE, self.accepting.actions[number].delete & self.relevant), number
 
     def excluded(self, limits: Limits) -> bool:
-        """Decided by pairs of atoms."""
+        """Decides by pairs of atoms."""
         begins = self._begins(limits)
         actions = [Action("", *sets) for *sets, _ in self.actions]
         pairs = closed(pairs_of_states(begins, len(self.accepting.atoms)), actions, limits)
@@ -101,8 +101,9 @@ def implied(
     """Whether the atoms `among`, without `atom` itself, reject every trace that `atom` rejects; None if undecided
     within the limits, or before `stop()` is true.
 
-    If so, the model with the atoms `among` alone accepts the same traces with and without `atom`. To prune, test one
-    atom at a time and remove it from `among` if implied before testing the next: two equal atoms imply each other.
+    If so, the model with only the atoms `among` accepts the same traces with and without `atom`. To prune, test one
+    atom at a time and remove it from `among` if it is implied before testing the next: two equal atoms imply each
+    other.
     """
     others = model.with_atoms(list(bits(among & ~(1 << atom))))
     return _none_rejects([heads(model)[atom]], others, Limits(seconds, max_states, stop=stop))
@@ -111,7 +112,7 @@ def implied(
 def _none_rejects(wanted: Iterable[Head], accepting: ActionModel, limits: Limits) -> bool | None:
     """Whether no head in `wanted` rejects a trace that the model accepts; None if undecided."""
     searches = [KnownFalseSearch(accepting, head) for head in uncovered(wanted, heads(accepting))]
-    # any trace will do; an empty one ends the search for shorter ones
+    # any trace is enough; an empty one ends the search for shorter ones
     result = shortest(searches, limits, lambda trace: trace[:0])
     if result.found is not None:
         return False

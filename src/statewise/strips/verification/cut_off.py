@@ -1,4 +1,4 @@
-"""A finite instance that stands for all: what pairs of atoms prove there, they prove for any number of objects.
+"""A finite instance that represents all: what pairs of atoms prove there, they prove for any number of objects.
 
 Two ground models whose actions are written `schema object object` and atoms `predicate object object` are *lifted* if
 all ground actions of a schema are copies of each other, up to the names of their objects. Every step of the bound of
@@ -7,9 +7,8 @@ larger instance can be renamed, one to one, into an instance with as many object
 and all ground actions over them: if the bound proves something there, it does so in every instance, with any number of
 objects and any subset of these ground actions. `docs/strips.md` has the proof.
 
-Real states are represented by the pairs of atoms that they can hold, up to renaming. What is proven holds from every
-initial state that has no other pair. It is said of the kinds of actions that occur in the instance at hand, and of
-objects of its sorts.
+Real states are represented by the pairs of atoms that they can hold, up to renaming. A proof is valid for every initial
+state that has no other pair, for the kinds of actions that occur in the given instance, and for objects of its sorts.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import ActionModel, bits
 from statewise.strips.model.schemas import Literal, Schema, arguments
-from statewise.strips.neural.lifted import sorts_of
 from statewise.strips.verification.pair_proof import Pairs, closed
 from statewise.strips.verification.search import Limits
 
@@ -48,19 +47,19 @@ def shape_of(atoms: Iterable[str], sorts: Mapping[str, int]) -> Shape:
 
 @dataclass(frozen=True)
 class CutOff:
-    """Two lifted models over the instance that stands for all."""
+    """Two lifted models over the instance that represents all."""
 
     learned: ActionModel
     reference: ActionModel
     sorts: Mapping[str, int]
     """The sort of each object."""
     given: Mapping[str, int]
-    """The sort of each object of the models' own instance."""
+    """The sort of each object of the given instance."""
 
     def pairs(self, seen: Pairs, model: ActionModel, limits: Limits) -> Pairs:
-        """The pairs of the reference's atoms that are possible in real states: those `seen` in the models' own
-        instance, up to renaming, and all that the actions make of them. `model` is the reference there. Raises
-        `LimitReached`."""
+        """The pairs of atoms of the reference that are possible in real states: those `seen` in the given instance, up
+        to renaming, and all that the actions make possible from them. `model` is the reference over the given instance.
+        Raises `LimitReached`."""
         used = 0
         for action in model.actions:
             used |= action.pre | action.add | action.delete
@@ -77,12 +76,12 @@ class CutOff:
         return closed(mine, self.reference.actions, limits)
 
     def excluded(self, pairs: Pairs) -> list[str]:
-        """The pairs of the reference's atoms that are impossible, up to renaming, as text with variables."""
+        """The pairs of atoms of the reference that are impossible, up to renaming, as text with variables."""
         atoms, found = self.reference.atoms, dict[Shape, tuple[str, ...]]()
         for one, others in enumerate(pairs):
             for other in range(one, len(atoms)):
                 if others >> other & 1 or (one != other and not (others and pairs[other])):
-                    continue  # possible, or one of them is never true, which is said once
+                    continue  # possible, or one of them is never true, which is listed once
                 both = (atoms[one],) if one == other else (atoms[one], atoms[other])
                 found.setdefault(min(shape_of(way, self.sorts) for way in (both, both[::-1])), both)
         return [" and ".join(_with_variables(both)) for both in found.values()]
@@ -131,8 +130,8 @@ def _kind(schema: str, objects: Sequence[str]) -> Kind:
 
 
 def _lifted(model: ActionModel) -> dict[Kind, Schema] | None:
-    """For each kind of ground action its effects, by the numbers of its objects; None if two actions of a kind differ,
-    or mention an object that is not an argument."""
+    """For each kind of ground action its effects, with its objects as numbers; None if two actions of a kind differ, or
+    mention an object that is not an argument."""
     found: dict[Kind, Schema] = {}
     for action in model.actions:
         schema, objects = arguments(action.name)

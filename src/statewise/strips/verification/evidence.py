@@ -1,8 +1,8 @@
-"""What a trace shows of the atoms of a model: at its beginning, and after it.
+"""What a trace shows about the atoms of a model: at its beginning, and after it.
 
 An atom that an action requires before anything affects it was true at the beginning. If its first effect comes before
 any action requires it, it was probably changed by that effect: false before an add, true before a delete. This is an
-assumption, not a proof. Of all other atoms nothing is known.
+assumption, not a proof. Nothing is known about all other atoms.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Evidence:
     false: Atoms
     """False after the trace."""
     achieved: Atoms
-    """Of those true after the trace, those with an effect: the last one added them."""
+    """The atoms that are true after the trace and were affected: the last effect added them."""
 
 
 def evidence_of(model: ActionModel, trace: Iterable[int]) -> Evidence:
-    """What a trace, given as action numbers, shows. All its actions are taken to be valid."""
+    """What a trace, given as action numbers, shows, if all its actions are valid."""
     required = added = deleted = true = false = affected = 0
     for number in trace:
         action = model.actions[number]
@@ -49,8 +49,8 @@ def evidence_of(model: ActionModel, trace: Iterable[int]) -> Evidence:
 
 
 def accepted(model: ActionModel, names: Sequence[str], what: str) -> list[int]:
-    """The numbers of a trace's actions. Raises `ValueError` for an unknown action, and where the model rejects one:
-    `what` says which trace it is."""
+    """The numbers of the actions of a trace. Raises `ValueError` for an unknown action, and for one that the model
+    rejects; `what` names the trace in the message."""
     numbers = []
     for name in names:
         if name not in model.number:

@@ -11,7 +11,7 @@ from statewise.strips.model.model import ActionModel
 
 KINDS = ("pre", "add", "delete")
 CLEAR = 0.7
-"""The least overlap at which a learned atom gets the reference atom's name: below it the name would mislead."""
+"""The smallest overlap at which a learned atom gets the name of the reference atom: below, the name would mislead."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Match:
         }
 
     def as_text(self) -> str:
-        """A line for each atom: pairs with their overlap, then the unmatched atoms of both models."""
+        """One line for each atom: pairs with their overlap, then the unmatched atoms of both models."""
 
         def lines() -> Iterator[str]:
             for (mine, theirs), score in zip(self.pairs, self.scores):
@@ -76,8 +76,8 @@ def match_atoms(learned: ActionModel, reference: ActionModel) -> Match:
 
     An atom is the set of entries, action x (pre, add, delete), where it occurs; the overlap of two atoms is the F1
     score of these sets, 2 |both| / (|one| + |other|). Atoms without any overlap stay unmatched. Actions are matched by
-    name; one that the learned model lacks has no entries. Raises `ValueError` if the reference lacks an action of the
-    learned model.
+    name; an action that the learned model lacks has no entries. Raises `ValueError` if the reference lacks an action of
+    the learned model.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -102,7 +102,7 @@ def renamed(learned: ActionModel, match: Match) -> ActionModel:
     if match.learned != learned.atoms:
         raise ValueError("the matching belongs to another model: its learned atoms differ from this model's")
     names = match.as_names(CLEAR)
-    taken = {*match.reference, *learned.atoms}  # nor a name that another atom had before
+    taken = {*match.reference, *learned.atoms}  # names of other atoms are not reused either
     used = set(names.values())
     chosen = []
     for name in learned.atoms:

@@ -3,9 +3,9 @@
 Learned atoms need not be the true ones: two models can accept the same traces with atoms that denote different sets of
 states. So a planning problem is not translated atom by atom. For every real state this finds the learned atoms that are
 false there after some history (one that ends in the state and leaves them known to be false), and those that are true
-after some path from the initial state, where every atom that any history makes false starts false. A goal then
-translates to all learned atoms that are false in no goal state, provided that they are never all true in another state.
-Over a finite domain this translation is exact, or shown not to exist.
+after some path from the initial state, where every atom that some history makes false starts false. A goal translates
+to all learned atoms that are false in no goal state, provided that they are never all true in another state. Over a
+finite domain this translation is exact, or proven not to exist.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statewise.strips.model.model import ActionModel, Atoms, bits
 from statewise.strips.trace_data.domains import Domain
 
 LIMIT = 20_000
-"""Maximum number of real states: all of them are enumerated."""
+"""The largest number of real states, all of which are enumerated."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Meaning:
 
     states: Sequence[Atoms]
     false_in: Sequence[Atoms]
-    """For each state the learned atoms that are false in it after some history."""
+    """The learned atoms that are false in each state after some history."""
     true_in: Sequence[Atoms]
-    """For each state the learned atoms that are true in it after some path from the initial state."""
+    """The learned atoms that are true in each state after some path from the initial state."""
     initial: Atoms
     """The learned atoms that are true at the start."""
 
     def of(self, goal: Atoms) -> Atoms | None:
         """Learned atoms that are all true only in states where all true atoms of `goal` hold.
 
-        If no set of learned atoms expresses the goal, returns one that expresses a single goal state, the nearest to
-        the initial state for which there is one. If there is none either, returns all learned atoms that are certainly
-        true in the nearest goal state: a plan that reaches these must be checked. None if there are none of these, and
+        If no set of learned atoms expresses the goal, returns a set that expresses a single goal state, the one nearest
+        to the initial state that can be expressed. If no goal state can, returns all learned atoms that are certainly
+        true in the nearest goal state: a plan that reaches these must be checked. None if there are no such atoms, or
         if the goal cannot be reached.
         """
         goal_states = [place for place, state in enumerate(self.states) if not goal & ~state]
@@ -94,7 +94,7 @@ def meaning(learned: ActionModel, domain: Domain, initial: Atoms) -> Meaning | N
 
 
 def _minimal(atoms: Atoms, elsewhere: Set[Atoms]) -> Atoms:
-    """Drops atoms that are not needed: the rest are not all true in any state elsewhere either."""
+    """Drops atoms that are not needed: the others are not all true in any state of `elsewhere` either."""
     for each in bits(atoms):
         rest = atoms & ~(1 << each)
         if all(rest & ~true for true in elsewhere):

@@ -1,12 +1,12 @@
-"""Bounds the length of a trace that tells two models apart from below, by pairs of atoms, without enumerating states.
+"""A lower bound on the length of a trace on which two models differ, by pairs of atoms, without enumerating states.
 
-A trace that a head rejects and a model accepts is `a w c` (see `search`). For every pair of atoms this keeps, in an
-over-approximation, whether both can be true together after `a` and so many further actions: the h^2 bound of planning
-(Haslum and Geffner, *Admissible heuristics for optimal planning*, 2000). If the pairs of no action `c`'s preconditions
-ever become possible, there is no such trace: the pairs that stay impossible are excluded by induction over `w`.
+A trace that a head rejects and a model accepts is `a w c` (see `search`). For every pair of atoms this
+over-approximates whether both can be true together after `a` and a number of further actions: the h^2 bound of planning
+(Haslum and Geffner, *Admissible heuristics for optimal planning*, 2000). If the pairs of preconditions never become
+possible for any action `c`, there is no such trace: induction over `w` excludes the pairs that stay impossible.
 
 There are two kinds of atoms: those of the real state, true or false, and those of the accepting model, which are *fine*
-unless they are known to be false (Definition 1). Under Definition 1 alone there are only the latter.
+unless they are known to be false (Definition 1). Without real states there are only the latter.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from statewise.strips.model.model import Action, ActionModel, Atoms, bits
 from statewise.strips.verification.search import Limits
 
 Pairs = list[Atoms]
-"""For each atom the atoms that may be true together with it, as bits; 0 if it can never be true. Symmetric."""
+"""The atoms that may be true together with each atom, as bits; 0 if it can never be true. Symmetric."""
 
 
 def pairs_of_states(states: Iterable[Atoms], atoms: int) -> Pairs:
-    """The pairs that are true together in one of the states."""
+    """The pairs of atoms that are true together in one of the states."""
     pairs = [0] * atoms
     for state in states:
         for atom in bits(state):
@@ -116,11 +116,11 @@ class PairBound:
             *(others | fine << shift if others else 0 for others in base),
             *([states | fine << shift] * len(accepting.atoms)),
         ]
-        """What is possible before `a`: everything is fine."""
+        """The pairs that are possible before `a`, where every atom of the accepting model is fine."""
         self.last = [
             action.pre if last_is_done else one.pre << shift for action, one in zip(self.actions, accepting.actions)
         ]
-        """What the action `c` requires."""
+        """The atoms that each action requires as the last one, `c`."""
 
     def shortest(self, head: Head) -> int | None:
         """A lower bound on the number of actions; None if there is no such trace. Raises `LimitReached`."""

@@ -1,9 +1,9 @@
-"""Do two models agree on the traces from a domain's real states? The same searches, with the real state as the place.
+"""Do two models agree on the traces from the real states of a domain? The same searches, with real states as places.
 
 Definition 1 ignores the real state, so two models may differ on traces that no real state allows: in blocksworld every
-action needs the hand empty or full, and some errors of theta show only after an impossible sequence. Here a trace
-counts if all its actions but the last are applicable in turn from some real state. As before, a shortest one is
-`a w c`, since the actions before `a` lead from one real state to another.
+action needs an empty or a full hand, and some errors of theta show only after an impossible sequence. Here a trace
+counts if all its actions but the last are applicable in turn from some real state. A shortest one is again `a w c`,
+since the actions before `a` lead from one real state to another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class RealStates:
     """The real states of a domain, and the applicable actions in each."""
 
     def __init__(self, domain: Domain, actions: Sequence[str], limits: Limits) -> None:
-        """Numbers actions as in `actions`. Raises `LimitReached`, and `ValueError` unless they are the domain's."""
+        """Numbers the actions as in `actions`. Raises `LimitReached`, and `ValueError` unless they are those of the
+        domain."""
         model = domain.model.with_actions(actions)
         effects = [
             (number, action.pre, action.add & ~action.delete, action.delete)
@@ -60,9 +61,9 @@ class RealStates:
 class RealStateSearch(Search):
     """The search over traces from real states.
 
-    With `last_is_done` the last action must be applicable in the real state, too. Acceptance by the accepting model is
-    checked for the last action only. For the domain's own model that is enough, since it accepts applicable actions; a
-    learned model may have rejected an earlier action, which then gives a shorter counterexample.
+    With `last_is_done` the last action must be applicable in the real state, too. Whether the accepting model accepts
+    is checked only for the last action. For the model of the domain this is enough, since it accepts applicable
+    actions; a learned model may have rejected an earlier action, which then gives a shorter counterexample.
     """
 
     def __init__(self, accepting: ActionModel, head: Head, real: RealStates, *, last_is_done: bool = False) -> None:
@@ -83,11 +84,11 @@ class RealStateSearch(Search):
                     yield (to, self.enter[number]), number
 
     def excluded(self, limits: Limits) -> bool:
-        """Decided under Definition 1, by pairs of atoms, which is sufficient."""
+        """Decides under Definition 1, by pairs of atoms, which is sufficient."""
         return KnownFalseSearch(self.accepting, self.head).excluded(limits)
 
     def steps(self, node: Node) -> Iterator[tuple[Node, int]]:
-        """All applicable actions: one that adds nothing may still lead to another state."""
+        """All applicable actions: an action that adds nothing may still lead to another state."""
         at, false = node
         for number, to in self.real.ways[at]:
             if not self.head.touching >> number & 1:

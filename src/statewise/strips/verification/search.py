@@ -44,7 +44,7 @@ class Limits:
         within: Limits | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`within` are the limits of the whole, which are counted and reached too; once `stop()` is true, the time is
+        """`within` are the limits of the whole query, which count the same states. Once `stop()` is true, the time is
         up."""
         self.seconds, self.max_states, self.states = seconds, max_states, 0
         self.within, self.stop = within, stop
@@ -70,7 +70,7 @@ class Limits:
         if self.within is not None:
             self.within.look_at_the_clock()
         if self.stop():
-            raise LimitReached("undecided when it was stopped")
+            raise LimitReached("undecided when the search was stopped")
         if self.elapsed > self.seconds:
             raise LimitReached(f"undecided within {self.seconds:g} s")
 
@@ -101,7 +101,7 @@ class Antichain:
 
 
 class Search(ABC):
-    """Looks for a trace that an action model accepts and a head of another one rejects, one length at a time."""
+    """Searches for a trace that an action model accepts and a head of another one rejects, one length at a time."""
 
     def __init__(self, accepting: ActionModel, head: Head) -> None:
         self.accepting, self.head = accepting, head
@@ -112,14 +112,14 @@ class Search(ABC):
         self.over = False
         """Whether the search is exhausted."""
         self.goals = least((accepting.actions[number].pre, number) for number in bits(head.pre))
-        """The atoms that must not be known false for an action `c` to be accepted, and the action."""
+        """For each action `c` the atoms that must not be known to be false if it is to be accepted, and its number."""
         self._least: dict[int, Antichain] = {}
         self._parents: Reached = {}
         self._frontier: list[Node] = []
 
     @abstractmethod
     def begin(self) -> Iterator[tuple[Node, int]]:
-        """The nodes after each action `a`, and the action."""
+        """The nodes after each action `a`, with the action."""
 
     @abstractmethod
     def excluded(self, limits: Limits) -> bool:
@@ -127,7 +127,7 @@ class Search(ABC):
 
     @abstractmethod
     def steps(self, node: Node) -> Iterator[tuple[Node, int]]:
-        """The nodes that an action of the word `w` leads to, and the action."""
+        """The nodes that an action of the word `w` leads to, with the action."""
 
     def rejected_next(self, node: Node) -> int | None:
         """An action `c` that the head rejects and the model accepts at the node reached by `a w`, or None."""
@@ -135,7 +135,7 @@ class Search(ABC):
         return next((number for goal, number in self.goals if not goal & false), None)
 
     def advance(self, limits: Limits) -> list[int] | None:
-        """Searches the traces of the next length; returns one, or None. Raises `LimitReached`."""
+        """Searches the traces of the next length, and returns one or None. Raises `LimitReached`."""
         limits.look_at_the_clock()
         reached: Reached = {}
         if self.length == 2:
@@ -157,7 +157,7 @@ class Search(ABC):
         return None
 
     def _new(self, reached: Reached, limits: Limits) -> Iterator[Node]:
-        """The nodes to keep: those without a subset at the same place so far."""
+        """The nodes to keep: those for which no subset was reached at the same place before."""
         for node in sorted(reached, key=lambda node: node[1].bit_count()):  # subsets come first
             place, false = node
             smallest = self._least.setdefault(place, Antichain())
@@ -179,7 +179,7 @@ class Search(ABC):
 
 
 def least(sets: Iterable[tuple[Atoms, int]]) -> list[tuple[Atoms, int]]:
-    """The minimal sets, each with its number: those without a subset among the others."""
+    """The sets without a subset among the others, each with its number."""
     kept: list[tuple[Atoms, int]] = []
     for one, number in sorted(sets, key=lambda pair: pair[0].bit_count()):
         if all(other & ~one for other, _ in kept):
@@ -192,14 +192,14 @@ Found = TypeVar("Found", bound=Sized)
 
 @dataclass(frozen=True)
 class Result(Generic[Found]):
-    """What several searches found together."""
+    """The common result of several searches."""
 
     found: Found | None
-    """What was made of the shortest trace found."""
+    """The result for the shortest trace found."""
     limit: str | None
-    """Which limit was reached; None if all searches ended, so that no shorter trace exists."""
+    """The limit that was reached; None if all searches ended, so that no shorter trace exists."""
     depth: int | None
-    """With a limit: all traces of at most this many actions were searched."""
+    """If a limit was reached: all traces of at most this many actions were searched."""
 
 
 def shortest(
@@ -208,8 +208,8 @@ def shortest(
     """The shortest trace that one of the searches finds; with `below`, of fewer actions than that.
 
     `seen` maps each trace found to the result to keep, which may be shorter. The search with the fewest states so far
-    advances next, so that a hard one does not delay the easy ones; none searches traces that are as long as the best
-    one or longer.
+    advances next, so that a hard search does not delay the easy ones. No search continues to traces that are as long as
+    the best one.
     """
     order = count()
     waiting = [(0, next(order), search) for search in searches]

@@ -1,17 +1,16 @@
-"""The simplest equivalent action model: conditions, effects and atoms are left out one by one, each with a proof.
+"""The simplest equivalent action model: conditions, effects and atoms are removed one by one, each with a proof.
 
-Different action models accept the same traces, and a learner has no reason to find the plainest: it may require what
-other preconditions imply, or delete what is known false already. In four steps this finds a model that is as small as
-single changes can make it:
+Different action models accept the same traces, and a learner has no reason to find the simplest one: it may require
+what other preconditions imply, or delete what is already known to be false. Four steps find a model that single changes
+cannot make smaller:
 
-1. every atom is made as strict as it can be: deletes and preconditions are put in, and adds left out, as long as it
-   rejects nothing that the model accepts. So one atom can do the work of several;
-2. atoms that the others imply are left out;
-3. so is every single entry (an action's precondition, add or delete of an atom), until none can be;
-4. atoms are left out once more.
+1. every atom is made as strict as possible: deletes and preconditions are added, and adds removed, as long as it
+rejects nothing that the model accepts. So one atom can replace several; 2. atoms that the others imply are removed; 3.
+single entries (a precondition, add or delete of an action) are removed, until no further one can be; 4. atoms are
+removed once more.
 
-Each change is proven by the verifier's searches; what these cannot decide within their limits is not changed, and
-said. Models learned lifted are simplified by the literals of their schemas, step 3 alone.
+The searches of the verifier prove each change. What they cannot decide within their limits is not changed and is
+reported. For schemas, step 3 removes literals, and the other steps are skipped.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from typing import Literal as OneOf
 
 from statewise.runtime.json_files import TEXT, read_json
 from statewise.runtime.overwriting import claimed_folder
-from statewise.strips.exact.verdicts import NAME
 from statewise.strips.model.heads import Head, heads, uncovered
 from statewise.strips.model.learned import (
     FILES,
     SCHEMAS,
+    SEEN_FILE,
     SIGNS,
     read_learned_model,
     schemas_as_json,
@@ -50,15 +49,15 @@ from statewise.strips.verification.search import MAX_STATES, LimitReached, Limit
 from statewise.strips.verification.verification import verify
 
 SECONDS = 300.0
-"""Default limit of the whole."""
+"""Default time limit in seconds."""
 EACH = 5.0
-"""Limit of one proof."""
+"""Time limit of one proof in seconds."""
 
 Notion = OneOf["definition 1", "real states", "drawn traces"]
 Kind = OneOf["pre", "add", "delete"]
 KINDS: tuple[Kind, ...] = ("pre", "add", "delete")
 Progress = Callable[[int, int], None]
-"""Called with the number of entries tried in this round, and their total."""
+"""Called with the number of entries that were tried in this round, and their total."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +66,24 @@ class Simplified:
 
     model: ActionModel
     schemas: dict[str, Schema] | None
-    """Its schemas, if schemas were given."""
+    """The simplified schemas, if schemas were given."""
     notion: Notion
-    """Which equivalence was proven at each step."""
+    """The notion of equivalence that was proven at each step."""
     entries: tuple[int, int]
-    """Preconditions, adds and deletes before and after; of schemas, literals."""
+    """The number of preconditions, adds and deletes before and after; for schemas, of literals."""
     atoms: tuple[int, int]
-    """Atoms before and after; of schemas, predicates."""
+    """The number of atoms before and after; for schemas, of predicates."""
     undecided: tuple[str, ...]
     """Entries and atoms that were kept because the verifier reached its limits."""
     before: dict[str, Schema] | None
-    """The schemas before, if the result accepts the same traces in all instances of the kinds of `model`'s actions."""
+    """The original schemas, if the result accepts the same traces in all instances with actions of the same kinds."""
     stopped: OneOf["time", "interrupted"] | None
-    """Why it ended early: then more entries may be needless. None: every one that is left was tried."""
+    """Why simplification ended early, so that more entries may be unnecessary. None: every remaining entry was
+    tried."""
     seconds: float
 
     def summary(self) -> dict[str, object]:
-        """As plain data, without the model."""
+        """The result as plain data, without the model."""
         return {
             "notion": self.notion,
             "entries_before": self.entries[0],
@@ -97,17 +97,18 @@ class Simplified:
 
 
 def claimed(folder: Path, overwrite: bool = False) -> AbstractContextManager[Path]:
-    """A claim on `folder` (`statewise.runtime.overwriting`), and the place for the model that it is to become. Raises
-    `FileExistsError` if the folder holds another model and `overwrite` is not given, or anything else."""
+    """Keeps other processes from writing to `folder` (`statewise.runtime.overwriting`), and gives a scratch folder for
+    the new model. Raises `FileExistsError` if the folder holds another model and `overwrite` is not given, or anything
+    else."""
     return claimed_folder(folder, FILES, SIGNS, "learned model", overwrite)
 
 
 def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bool = False) -> None:
-    """Writes the model as a learned folder; `source` says where it came from, and if it is a learned folder, what its
+    """Writes the model as a learned folder. `source` names the original model; if that is a learned folder, what its
     training traces show is copied, so that `check` knows what is certain. Raises what `claimed` raises."""
     with claimed(folder, overwrite) as scratch:
-        seen = Path(source) / NAME
-        files = {NAME: seen.read_bytes()} if seen.is_file() else {}
+        seen = Path(source) / SEEN_FILE
+        files = {SEEN_FILE: seen.read_bytes()} if seen.is_file() else {}
         report = {"settings": {"simplified": source}, **found.summary()}
         if found.schemas is not None:
             if found.before is not None:
@@ -147,19 +148,19 @@ def simplify(
 ) -> Simplified:
     """The simplest equivalent of a model, with names for its atoms.
 
-    Under `definition 1` every step accepts exactly the same traces. `real states` and `drawn traces` compare with the
-    domain `reference`, to which the model must be equivalent in that sense (`verification.verify`); more can be left
-    out then, since only traces that really occur count.
+    Under `definition 1` the result of every step accepts exactly the same traces. `real states` and `drawn traces`
+    compare with the domain `reference`, to which the model must be equivalent in that sense (`verification.verify`);
+    then more can be removed, since only traces that really occur count.
 
-    With `schemas`, which `model` must be grounded from over the actions of training, literals of schemas are left out.
-    Under `definition 1` the proof must hold for instances of any size, with actions of the kinds that training and the
-    reference have. Otherwise it is about the actions of the domain. A schema with none of these actions stays as it is.
+    With `schemas`, from which `model` must be grounded over the actions of training, literals of schemas are removed.
+    Under `definition 1` the proof must be valid for instances of any size, with actions of the kinds that training and
+    the reference have; otherwise for the actions of the domain. A schema without such actions is not changed.
 
-    Atoms get the names of the atoms of `reference` that they match (`mapping.renamed`); all others are called after the
-    actions that add them, `after-pickup-unstack b1`, or where none does after those that delete them, `until-load p`.
-    Ends early after `seconds`, or once `stop()` is true, with the best model so far. Raises `ValueError` if the
-    notion needs a domain, if the model is not proven equivalent to it to begin with, and if no action of the reference
-    is of one of the schemas.
+    Atoms get the names of the atoms of `reference` that they match (`mapping.renamed`). All others are named after the
+    actions that add them, `after-pickup-unstack b1`, or if there are none, after those that delete them, `until-load
+    p`. After `seconds`, or once `stop()` is true, the best model so far is returned. Raises `ValueError` if the notion
+    needs a domain, if the model is not proven equivalent to it in the first place, and if no action of the reference
+    belongs to one of the schemas.
     """
     true = reference.model if isinstance(reference, Domain) else reference
     names = model.names
@@ -172,10 +173,10 @@ def simplify(
         if not verdict:
             raise ValueError(
                 f"the model is not proven equivalent to {reference.name} on {notion} ({verdict.outcome}): "
-                "simplify it without them, under Definition 1"
+                "simplify under Definition 1 instead"
             )
     if true is not None and set(model.names) - set(true.names):
-        true = None  # it has no part in the order of steps, nor in the names
+        true = None  # it affects neither the order of steps nor the names
     domain = reference if isinstance(reference, Domain) and notion != "definition 1" else None
     if domain is not None:
         model = model.covering(domain.model.names)
@@ -209,8 +210,8 @@ def simplify(
 def _compared(
     names: Sequence[str], others: Sequence[str], schemas: Mapping[str, Schema], *, training: bool
 ) -> Sequence[str]:
-    """The actions that proofs about schemas are about: those `others` that the reference has of them, with those of
-    training, `names`, if these count, too. Raises `ValueError` if the reference has none."""
+    """The actions that proofs about schemas refer to: those of the reference, `others`, that belong to the schemas, and
+    if `training`, those of training, `names`. Raises `ValueError` if the reference has no such action."""
     known = [name for name in others if arguments(name)[0] in schemas]
     if not known:
         raise ValueError(
@@ -220,17 +221,17 @@ def _compared(
         )
     if not training:
         return others
-    # Another instance may call an object of another sort by the same name, which would mix the two sorts: so the
-    # actions of the reference are left out where those of training stand for them.
+    # Another instance may use the same name for an object of another sort, which would mix the two sorts: so the
+    # actions of the reference are left out if those of training represent them.
     return names if signature({}, names).covers(known) else list(dict.fromkeys((*names, *known)))
 
 
 class _Ended(Exception):
-    """No further step shall be tried."""
+    """The time is up, or simplification was stopped."""
 
 
 class _Work:
-    """The model so far, and what could not be decided about it."""
+    """The model so far, and the changes that could not be decided."""
 
     def __init__(
         self,
@@ -252,18 +253,18 @@ class _Work:
         self.real = RealStates(domain, model.names, Limits(seconds, MAX_STATES)) if domain is not None else None
 
     def size(self) -> int:
-        """Preconditions, adds and deletes."""
+        """The number of preconditions, adds and deletes."""
         parts = self.model.actions if self.schemas is None else self.schemas.values()
         return sum(_count(getattr(each, kind)) for each in parts for kind in KINDS)
 
     def atoms(self) -> int:
-        """Atoms, or predicates."""
+        """The number of atoms, or of predicates."""
         if self.schemas is None:
             return len(self.model.atoms)
         return len({predicate for each in self.schemas.values() for predicate, _ in each.pre | each.add | each.delete})
 
     def strengthen(self) -> None:
-        """Makes each atom as strict as it can be."""
+        """Makes each atom as strict as possible."""
         columns = heads(self.model)
         try:
             for place in range(len(columns)):
@@ -285,7 +286,7 @@ class _Work:
                     yield head
 
     def _sound(self, head: Head) -> bool | None:
-        """Whether an atom by itself rejects nothing that the model accepts."""
+        """Whether an atom alone rejects nothing that the model accepts; None if undecided."""
         if self.domain is None or self.real is None:
             return self._finds_nothing([KnownFalseSearch(self.model, head)])
         last_is_done = self.notion == "drawn traces"
@@ -294,14 +295,14 @@ class _Work:
     def _finds_nothing(self, searches: list[Search]) -> bool | None:
         limits = Limits(self._left(), MAX_STATES)
         try:
-            result = shortest(searches, limits, lambda trace: trace[:0])  # any trace will do
+            result = shortest(searches, limits, lambda trace: trace[:0])  # any trace is enough
         except LimitReached:
             return None
         return False if result.found is not None else True if result.limit is None else None
 
     def drop_atoms(self) -> None:
-        """Leaves out the atoms that reject nothing more than the others: first those least like an atom of the
-        reference, of these first those with the most entries."""
+        """Removes the atoms that reject nothing more than the others, in this order: those least like an atom of the
+        reference first, and among these those with the most entries."""
         columns = heads(self.model)
         sizes = [sum(map(int.bit_count, (head.pre, head.add, head.delete))) for head in columns]
         among = (1 << len(columns)) - 1
@@ -318,7 +319,7 @@ class _Work:
                 among, self.model = rest, fewer
 
     def drop_entries(self) -> bool:
-        """Tries to leave out each entry once; whether any could be."""
+        """Tries to remove each entry once; returns whether any was removed."""
         tried = list(self._entries())
         dropped = False
         for place, (action, kind, entry) in enumerate(tried):
@@ -336,9 +337,9 @@ class _Work:
         return dropped
 
     def _entries(self) -> Iterator[tuple[str, Kind, int | Literal]]:
-        """All entries; first those that the matching atom of the reference does not have, then those that textbook
-        models do without: adds of what is required, deletes of what is not required, conditions that the action does
-        not delete."""
+        """All entries. First those that the matching atom of the reference does not have, then those that textbook
+        models lack: adds of what is required, deletes of what is not required, conditions that the action does not
+        delete."""
         theirs = self._theirs()
         found: list[tuple[int, str, Kind, int | Literal]] = []
         for name, each in self._parts():
@@ -400,12 +401,12 @@ class _Work:
         if self.schemas is not None:
             verdict = verify(smaller, self.domain, **_how(self.notion), seconds=self._left())
             return None if verdict.outcome == "unknown" else bool(verdict)
-        # its atoms are sound: what remains is whether it still rejects what the domain rejects
+        # its atoms are sound: the only question is whether it still rejects what the domain rejects
         wanted = uncovered(heads(self.domain.model), heads(smaller))
         return self._finds_nothing([RealStateSearch(smaller, head, self.real, last_is_done=False) for head in wanted])
 
     def _left(self) -> float:
-        """Seconds for the next proof. Raises `_Ended` if there are none."""
+        """Seconds for the next proof. Raises `_Ended` if there is no time left."""
         left = self.end - time.monotonic()
         if left <= 0 or self.stop():
             raise _Ended
@@ -414,7 +415,7 @@ class _Work:
     def _note(self, what: str, needless: bool | None) -> None:
         self.undecided.pop(what, None)
         if needless is None:
-            self._left()  # if the whole has run out of time, the proof is not what was too hard
+            self._left()  # raises if the time is up: then the proof was not too hard
             self.undecided[what] = None
 
     def _spelled(self, entry: int | Literal) -> str:
@@ -458,7 +459,7 @@ def _lacking(schema: Schema, kind: Kind, literal: int | Literal) -> Schema:
 
 
 def _named(model: ActionModel, reference: ActionModel | None) -> ActionModel:
-    """The model with names: after the actions, then after the reference's atoms where they match."""
+    """The model with new names for its atoms: those of matching reference atoms, otherwise after actions."""
     names: list[str] = []
     for head in heads(model):
         for name in _proposals(model, head.add, head.delete):

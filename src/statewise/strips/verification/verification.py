@@ -1,17 +1,17 @@
 """Are two action models equivalent? Decided exactly, with a counterexample if they are not.
 
 The STRIPS Transformer paper tests a learned model on random traces, since whether it equals the hidden one "cannot be
-determined in general". For action models it can: see `containment`. There are three notions of equivalence:
+determined in general". For action models it can be: see `containment`. There are three notions of equivalence:
 
 - *Definition 1*: both accept the same traces, out of all traces.
 - *real states*: both agree on the traces whose actions, except the last, are applicable in turn from some real state of
   the reference domain. Models that differ under Definition 1 may be equivalent here.
 - *drawn traces*: both agree on those of these traces that `traces` can draw, which is all that can be learned.
 
-A proof comes first, since it takes milliseconds where it succeeds, whatever the size: for lifted models at the level of
-schemas, for any number of objects (`cut_off`), otherwise for the ground actions at hand (`pair_proof`). What is not
-proven is searched: all of it where it is small, and where it is not, the traces over fewer of the objects, where wrong
-schemas nearly always show.
+A proof is tried first, since it takes milliseconds where it succeeds, whatever the size: for lifted models at the level
+of schemas, for any number of objects (`cut_off`), otherwise for the given ground actions (`pair_proof`). Where the
+proof fails, a small instance is searched as a whole, and a large one over fewer of its objects, where wrong schemas
+nearly always show.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from statewise.strips.model.heads import Head, heads, uncovered
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import ActionModel, bits
 from statewise.strips.model.schemas import arguments
-from statewise.strips.neural.lifted import sorts_of
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.verification.containment import KnownFalseSearch
 from statewise.strips.verification.cut_off import Shape, cut_off, shape_of
@@ -37,9 +37,9 @@ Side = Literal["learned", "reference"]
 Proven = Literal["all instances", "this instance"]
 
 FEW_STATES = 2_000
-"""The whole instance is searched first if so many states are enough, then the traces over fewer of its objects."""
+"""The whole instance is searched first up to this many states, then the traces over fewer of its objects."""
 SHORTER = 5.0
-"""Seconds to find a counterexample shorter than one over fewer objects."""
+"""Seconds for finding a counterexample shorter than one over fewer objects."""
 
 
 @dataclass(frozen=True)
@@ -52,35 +52,34 @@ class Verdict:
     states: int
     """The number of states searched."""
     counterexample: tuple[str, ...] | None = None
-    """Names of actions: a trace whose last action exactly one model rejects; both accept all before it."""
+    """A trace of action names whose last action exactly one model rejects; both accept all actions before it."""
     accepted_by: Side | None = None
     """The model that accepts the whole counterexample."""
     head: str | None = None
-    """The atom of the rejecting model that is at fault: one of the learned model if that is too strict; one of the
-    reference, missing from the learned model, if that is too lenient."""
+    """The atom by which one model rejects the trace: an atom of the learned model if that is too strict; an atom of the
+    reference that the learned model lacks if it is too lenient."""
     start: tuple[str, ...] | None = None
-    """With real states: the atoms true in a state from which all actions but the last are applicable in turn; the last,
-    too, if only drawn traces count and the reference accepts it."""
+    """With real states: the true atoms of a state from which all actions but the last are applicable in turn; the last
+    one is, too, if only drawn traces count and the reference accepts it."""
     shortest: bool = False
-    """Whether the counterexample is known to be a shortest one: False if the search for shorter ones hit a limit."""
+    """Whether the counterexample is proven to be a shortest one: False if the search for shorter ones hit a limit."""
     reason: str | None = None
-    """Which limit was reached, if one was."""
+    """The limit that was reached, if any."""
     proven: Proven | None = None
-    """If equivalent, for which instances: all, with any number of objects of these sorts in actions of these kinds, or
-    only for these ground actions."""
+    """If equivalent, the instances for which this is proven: all, with any number of objects of these sorts in actions
+    of these kinds, or only these ground actions."""
     excluded: tuple[str, ...] = ()
     """If proven for all instances, with real states: the pairs of atoms, up to the names of their objects, that no real
-    state holds. What is proven holds from every initial state without any of them."""
+    state holds. The proof is valid for every initial state without any of these pairs."""
     depth: int | None = None
-    """If unknown: no trace of at most this many actions tells the models apart."""
+    """If unknown: the models agree on all traces of at most this many actions."""
     objects: tuple[str, ...] = ()
-    """If unknown: no trace over these objects alone tells them apart, whatever its length."""
-
+    """If unknown: the models agree on all traces over only these objects, whatever their length."""
     unseen: tuple[str, ...] = ()
-    """The reference's actions that the learned model lacks: taken to be never rejected and to change nothing."""
+    """The actions of the reference that the learned model lacks: it never rejects them, and they change nothing."""
 
     def __bool__(self) -> bool:
-        """Proven equivalent."""
+        """Whether the models are proven equivalent."""
         return self.outcome == "equivalent"
 
 
@@ -105,7 +104,7 @@ class _Pair:
     domain: Domain | None
 
     def sides(self) -> Iterator[tuple[Side, ActionModel, ActionModel]]:
-        """Each model, accepting, with the other one, whose heads may reject what it accepts."""
+        """Each model as the accepting one, with the other one, whose heads may reject what it accepts."""
         yield "reference", self.reference, self.learned
         yield "learned", self.learned, self.reference
 
@@ -114,7 +113,7 @@ class _Pair:
         return [(side, head) for side, one, other in self.sides() for head in uncovered(heads(other), heads(one))]
 
     def over(self, objects: set[str]) -> _Pair:
-        """The same with only the actions over these objects."""
+        """The same models with only the actions over these objects."""
         kept = [at for at, name in enumerate(self.learned.names) if objects.issuperset(_objects(name))]
         learned, reference = (
             ActionModel(model.atoms, tuple(model.actions[at] for at in kept))
@@ -142,12 +141,13 @@ def verify(
     By default under Definition 1 of the STRIPS Transformer paper. With `real_states`, on the traces whose actions,
     except the last, are applicable in turn from a real state of the domain `reference`; the last action is arbitrary
     and judged by Definition 1. `drawn_only` (which implies `real_states`) leaves out last actions that Definition 1
-    accepts but that are inapplicable: what remains is what `traces` can draw, and all that can be learned from traces.
+    accepts but that are inapplicable: the remaining traces are those that `traces` can draw, and show all that can be
+    learned.
 
     An equivalence is proven for all instances, if ground actions and atoms are written `schema object object` and the
-    proof succeeds at the level of schemas, or for this one. The outcome is `unknown` if neither a difference nor a
-    proof was found within `seconds` and `max_states`, which all searches share; the verdict says how far they came.
-    An action of the reference that the learned model lacks is never rejected there and changes nothing; the verdict
+    proof succeeds at the level of schemas, or only for this one. The outcome is `unknown` if neither a difference nor a
+    proof was found within `seconds` and `max_states`, which all searches share; the verdict says how far they came. The
+    learned model never rejects an action of the reference that it lacks, and the action changes nothing; the verdict
     names it. Raises `ValueError` if the reference lacks an action of the learned model, or if `real_states` is set and
     the reference is not a domain.
     """
@@ -165,7 +165,7 @@ def verify(
 
 @dataclass(frozen=True)
 class _Counterexample:
-    """What the verdict says of a difference; its length is the trace's."""
+    """A difference as the verdict describes it; its length is that of the trace."""
 
     trace: tuple[str, ...]
     accepted_by: Side
@@ -177,20 +177,20 @@ class _Counterexample:
 
 
 class _Verification:
-    """One comparison, in stages: what a stage decides, the next ones leave out."""
+    """One comparison, in stages: later stages skip what an earlier one has decided."""
 
     def __init__(self, pair: _Pair, notion: Notion, limits: Limits) -> None:
         self.pair, self.notion, self.limits = pair, notion, limits
         self.wanted = pair.wanted()
-        """Heads not yet proven to reject nothing more."""
+        """Heads that are not yet proven to reject nothing more than the other model."""
         self.proven: Proven = "this instance"
         self.excluded: list[str] = []
         self.bound = 2
-        """No shorter trace tells the models apart."""
+        """The models agree on all shorter traces."""
         self.found: _Counterexample | None = None
         self.is_shortest = False
         self.number, self.over = 0, tuple[str, ...]()
-        """The traces over these objects, so many of each sort, have been searched."""
+        """The number of objects of each sort over which all traces have been searched, and these objects."""
         self.reason: str | None = None
 
     def verdict(self) -> Verdict:
@@ -218,7 +218,7 @@ class _Verification:
         )
 
     def _stages(self) -> None:
-        """Proofs first, which search no states. Raises `LimitReached`."""
+        """Proofs first, which need no search. Raises `LimitReached`."""
         real: Pairs | None = None
         if self.pair.domain is not None:
             true = self.pair.reference
@@ -241,7 +241,7 @@ class _Verification:
             self._search_all(Limits(SHORTER, self.limits.max_states, self.limits))
 
     def _prove_for_all(self, real: Pairs | None) -> None:
-        """Drops the heads that are needless in every instance, and bounds the length of what the others reject."""
+        """Drops the heads that reject nothing more in any instance, and bounds the length of what the others reject."""
         cut = cut_off(self.pair.learned, self.pair.reference)
         if cut is None:
             return
@@ -270,7 +270,7 @@ class _Verification:
             self.excluded = cut.excluded(pairs) if pairs is not None else []
 
     def _prove_here(self, real: Pairs | None) -> None:
-        """The same for the ground actions at hand."""
+        """The same for the given ground actions."""
         limits = Limits(self.limits.seconds / 4, self.limits.max_states, self.limits)
         try:
             bounds = self._bounds(self.pair, real, self.wanted, limits)
@@ -280,7 +280,7 @@ class _Verification:
         self.bound = max(self.bound, min((bound for bound in bounds if bound is not None), default=2))
 
     def _bounds(self, pair: _Pair, real: Pairs | None, wanted: Wanted, limits: Limits) -> list[int | None]:
-        """For each head a lower bound on the length of what it rejects, None if that is nothing."""
+        """For each head a lower bound on the length of the traces that it rejects; None if there are none."""
         true = (pair.reference, real) if real is not None else None
         prove = {
             side: PairBound(accepting, true, limits, last_is_done=self._last_is_done(side))
@@ -293,7 +293,7 @@ class _Verification:
         return self.notion == "drawn traces" and side == "reference"
 
     def _search_all(self, limits: Limits) -> bool:
-        """Searches for the shortest counterexample; whether the search ended."""
+        """Searches for the shortest counterexample; returns whether the search ended."""
         try:
             result = self._search(self.pair, self.wanted, limits)
         except LimitReached as reached:
@@ -311,7 +311,8 @@ class _Verification:
         return True
 
     def _search_over_fewer_objects(self, limits: Limits) -> None:
-        """Searches the traces over the first one, two, ... objects of each sort, from where the last call ended."""
+        """Searches the traces over the first one, two, ... objects of each sort, beginning where the last call
+        ended."""
         by_sort = _objects_by_sort(self.pair)
         for number in range(self.number + 1, max(map(len, by_sort), default=0)):
             objects = [name for names in by_sort for name in names[:number]]
@@ -325,7 +326,7 @@ class _Verification:
             self.number, self.over = number, tuple(objects)
 
     def _search(self, pair: _Pair, wanted: Wanted, limits: Limits) -> Result[_Counterexample]:
-        """Searches for a counterexample shorter than the one found, if one was."""
+        """Searches for a counterexample, shorter than the one found before, if any."""
         real = RealStates(pair.domain, pair.learned.names, limits) if pair.domain is not None and wanted else None
 
         def searches() -> Iterator[Search]:
@@ -358,8 +359,8 @@ def _objects(action: str) -> tuple[str, ...]:
 
 
 def _objects_by_sort(pair: _Pair) -> list[list[str]]:
-    """The objects of each sort, those first that the first applicable actions mention: from the initial states on, if
-    real states count, with deletes ignored. Empty if the actions are not written `schema object object`."""
+    """The objects of each sort. Objects that the first applicable actions mention come first: from the initial states
+    on, if real states count, with deletes ignored. Empty if the actions are not written `schema object object`."""
     try:
         _, sorts = sorts_of(pair.reference.names)
     except ValueError:
@@ -385,7 +386,7 @@ def _objects_by_sort(pair: _Pair) -> list[list[str]]:
 
 
 def difference_on(learned: ActionModel, reference: ActionModel, trace: list[int]) -> Difference:
-    """Runs both models on a trace up to the first rejection: exactly one of them must reject there."""
+    """Runs both models on a trace up to the first rejection, where exactly one of them must reject."""
     ends = [(model, model.first_rejected(trace)) for model in (learned, reference)]
     places = [end for _, end in ends if end is not None]
     assert places, "one of the models rejects the trace"

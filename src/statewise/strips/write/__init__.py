@@ -1,1 +1,4 @@
-"""Action models as PDDL, text and pictures."""
+"""Action models for people and planners: PDDL files, text, B-RASP programs and pictures.
+
+May import `model`, `pddl`, `trace_data` and `verification`.
+"""

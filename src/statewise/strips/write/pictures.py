@@ -14,7 +14,7 @@ from statewise.runtime.durable import write_atomically
 from statewise.strips.model.heads import heads
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import Schema
-from statewise.strips.neural.brasp import NOWHERE, run
+from statewise.strips.write.brasp import NOWHERE, run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,9 +24,9 @@ DPI = 130
 PANELS = {"required": "query", "affected": "key", "deleted": "value"}
 """The meaning of each entry of theta's last axis, and the corresponding vector of the head."""
 MOST_DRAWN = 1_000
-"""The most actions, and the most atoms, of models that `statewise strips show` draws: more take minutes."""
+"""The most actions, and the most atoms, of models that `statewise strips show` draws: larger ones take minutes."""
 KINDS = {"requires": "pre", "adds": "add", "deletes": "delete"}
-"""Titles of panels, and the field of an action or a schema that they show."""
+"""Titles of panels, with the field of an action or a schema that they show."""
 
 SAME, EXCESS, MISSING, ABSENT, OPPOSITE = "#3b6fb6", "#d1432f", "#f0b429", "#ececec", "#9fb0c4"
 GRID = "#d5d9df"
@@ -267,7 +267,7 @@ def _canvas(width: float, height: float, gap: float = 0.04) -> Figure:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Crops to what is drawn, since text sizes are estimates."""
+    """Crops the picture to its content, since text sizes are estimates."""
     buffer = io.BytesIO()
     figure.savefig(
         buffer, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12, metadata={"Software": "statewise"}

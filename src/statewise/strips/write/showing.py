@@ -1,6 +1,6 @@
-"""Shows an action model as text, and its B-RASP program on a trace (Figures 1 and 3 of the paper).
+"""An action model as text, and its B-RASP program on a trace (Figures 1 and 3 of the paper).
 
-`pictures.py` draws the same as images.
+`pictures` draws the same as images.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from statewise.reporting.tables import narrowed, text_table, widened
 from statewise.strips.model.model import ActionModel, Atoms
-from statewise.strips.model.wrapping import PAGE, literal_lines, wrapped
-from statewise.strips.neural.brasp import NOWHERE, Execution, run
-from statewise.strips.trace_data.random_traces import Trace
+from statewise.strips.model.schemas import PAGE, literal_lines, wrapped
+from statewise.strips.model.traces import Trace
+from statewise.strips.write.brasp import NOWHERE, Execution, run
 from statewise.strips.write.pictures import save_attention, save_model, save_models, save_schemas, save_theta
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 WIDTH = 34
-"""Most characters of a line of atoms in the table of actions; longer lists are wrapped."""
+"""The most characters of a line of atoms in the table of actions; longer lists are wrapped."""
 SHORT = 3
 """Action names of up to this many characters head their columns; for longer ones the position is shown."""
 INVALID = "!"
@@ -63,8 +63,8 @@ _BETWEEN = ("", " ", "\t", "\n", ",")
 
 
 def model_table(model: ActionModel, width: int = PAGE) -> str:
-    """What each action requires, adds and deletes: a table if names leave room for it within `width` characters, or
-    else lines below each action, as of schemas."""
+    """What each action requires, adds and deletes: a table if the names fit into `width` characters, otherwise lines
+    below each action, as for schemas."""
     longest = max((len(action.name) for action in model.actions), default=0)
     room = min(WIDTH, (width - max(longest, len("action")) - 6) // 3)
     if max(map(len, model.atoms), default=0) < room:
@@ -123,7 +123,7 @@ def _trace_parts(model: ActionModel, trace: Sequence[int]) -> Iterator[str]:
 
 
 def _steps(model: ActionModel, done: Execution) -> Iterator[str]:
-    """The actions, a line each; inapplicable ones with the missing atoms and the actions that deleted them."""
+    """The actions, one on each line; inapplicable ones with the missing atoms and the actions that deleted them."""
     wide = len(str(len(done.word)))
     for position, number in enumerate(done.word):
         reasons = [

@@ -1,4 +1,4 @@
-"""Records of a reproduction as tables and curves."""
+"""Records of the STRIPS experiments as tables and curves."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from strips.cells import METHODS
+
 from statewise.reporting.figures import Curve, Panel
+from statewise.reporting.plots import save_panels
 from statewise.reporting.tables import fitted_tables, markdown_table
 from statewise.runtime.ledger import Record
-from statewise.strips.neural.settings import Settings
-from statewise.strips.reproduction import METHODS
+from statewise.strips import Settings, domain
 
 PUBLISHED = {
     "simple": {50: (1.0, 1.0), 100: (1.0, 1.0), 200: (0.983, 1.0), 500: (1.0, 1.0)},
@@ -59,7 +61,7 @@ class Rows(NamedTuple):
     header: list[str]
     rows: list[list[str]]
     keys: int
-    """The first columns, which tell rows apart."""
+    """The number of first columns that identify a row."""
 
 
 def reproduction_text(experiment: str, records: Sequence[Record], width: int | None = None) -> str:
@@ -248,8 +250,6 @@ def _lifted_table(records: Sequence[Record]) -> Rows:
 
 def save_reproduction(records: Sequence[Record], path: Path) -> None:
     """Test accuracy over the number of training traces as a PNG, one panel per domain, with a curve for each method."""
-    from statewise.reporting.plots import save_panels
-
     by_domain: dict[str, dict[str, dict[int, list[Record]]]] = {}
     for (name, size, variant, method), cells in _groups(records).items():
         by_domain.setdefault(f"{name} {variant}".strip(), {}).setdefault(method, {})[size] = cells
@@ -278,10 +278,8 @@ def save_reproduction(records: Sequence[Record], path: Path) -> None:
 
 def save_costs(records: Sequence[Record], path: Path) -> None:
     """CPU seconds of learning, and the MiB by which it raised the peak memory of its process, over the number of
-    training traces as a PNG: two panels for each method, a curve for each domain, without what was not measured."""
-    from statewise.reporting.plots import save_panels
-    from statewise.strips.trace_data.domains import domain
-
+    training traces as a PNG: two panels for each method, a curve for each domain. Missing measurements are left
+    out."""
     actions = {name: len(domain(name).model.actions) for name in {record["domain"] for record in records}}
     by_method: dict[tuple[int, str], dict[tuple[int, str], dict[int, list[Record]]]] = {}
     for (name, size, variant, method), cells in _groups(records).items():

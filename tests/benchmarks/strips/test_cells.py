@@ -1,20 +1,23 @@
-"""Experiments as lists of cells, and a ledger that is gone on with."""
+"""STRIPS experiments as lists of cells, and a ledger that another call continues."""
 
 import json
 import multiprocessing
 import os
+import re
 import time
 from collections import Counter
 from dataclasses import asdict, replace
 
 import pytest
+from strips import cells as module
+from strips import report
+from strips.cells import EXPERIMENTS, MAX_LENGTH, RECORD, SIZES, Cell, reproduce, run_cell
+from strips.report import reproduction_text, save_costs, save_reproduction
+from strips.reproduce import main
 
 from statewise.runtime.json_files import check
-from statewise.strips import reproduction as module
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.neural.settings import Attempt, Settings
-from statewise.strips.reproduction import EXPERIMENTS, MAX_LENGTH, RECORD, SIZES, Cell, reproduce, run_cell
-from statewise.strips.reproduction_report import reproduction_text
+from statewise.strips.neural.settings import RestartState, Settings
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 
@@ -59,7 +62,7 @@ def test_the_other_experiments():
     assert {cell.domain for cell in cells("larger")} == {"blocksworld:4", "ferry:3x3", "gripper:3"}
 
 
-def test_a_name_tells_what_is_unusual():
+def test_a_name_shows_what_is_unusual():
     assert Cell("simple", 50, 1, 10).name == "simple 50 draw 1"
     unusual = Cell("simple", 50, 2, 10, atoms="auto", noise=0.05, noise_of="actions", restarts=3)
     assert unusual.name == "simple 50 draw 2 atoms=auto noise=0.05 of actions restarts=3"
@@ -68,12 +71,10 @@ def test_a_name_tells_what_is_unusual():
 @pytest.fixture
 def quick(monkeypatch):
     """Few test traces, few steps."""
-    from statewise.strips.neural import settings
-
     monkeypatch.setattr(module, "TEST", 200)
     few = {"steps": 700, "learning_rate": 0.05, "check_every": 50, "stay": 1}
-    whole = settings.Settings
-    monkeypatch.setattr(settings, "Settings", lambda **given: whole(**{**given, **few}))
+    whole = module._settings
+    monkeypatch.setattr(module, "_settings", lambda cell, **more: replace(whole(cell, **more), **few))
 
 
 def test_a_cell_draws_learns_and_measures(quick):
@@ -99,15 +100,13 @@ def test_a_cell_draws_learns_and_measures(quick):
 
 
 def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
-    from statewise.strips.neural import learning
-
     class SeenError(Exception):
         pass
 
     def instead(given, settings):
         raise SeenError(given, settings)
 
-    monkeypatch.setattr(learning, "learn_neural", instead)
+    monkeypatch.setattr(module, "learn_neural", instead)
 
     def seen(**more):
         with pytest.raises(SeenError) as caught:
@@ -116,25 +115,23 @@ def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
 
     clean, settings = seen()
     assert (settings.atoms, settings.noise, settings.seed, settings.restarts) == (3, 0.0, 4, 10)
-    damaged, settings = seen(noise=0.1, noise_of="labels", atoms="auto", restarts=2)
+    noisy, settings = seen(noise=0.1, noise_of="labels", atoms="auto", restarts=2)
     assert (settings.atoms, settings.noise, settings.seed, settings.restarts) == (None, 0.1, 4, 2)
-    assert damaged.rows == clean.rows
-    assert sum(one != other for one, other in zip(clean.labels, damaged.labels)) == 5
-    damaged, _ = seen(noise=0.1, noise_of="actions")
-    assert damaged.labels == clean.labels
-    assert sum(one != other for one, other in zip(clean.rows, damaged.rows)) == 5
+    assert noisy.rows == clean.rows
+    assert sum(one != other for one, other in zip(clean.labels, noisy.labels)) == 5
+    noisy, _ = seen(noise=0.1, noise_of="actions")
+    assert noisy.labels == clean.labels
+    assert sum(one != other for one, other in zip(clean.rows, noisy.rows)) == 5
 
 
 def test_the_paper_s_protocol_has_more_steps_and_no_stall_rule(monkeypatch, tmp_path):
-    from statewise.strips.neural import learning
-
     class SeenError(Exception):
         pass
 
     def instead(given, settings):
         raise SeenError(settings)
 
-    monkeypatch.setattr(learning, "learn_neural", instead)
+    monkeypatch.setattr(module, "learn_neural", instead)
 
     def seen(**more):
         with pytest.raises(SeenError) as caught:
@@ -154,7 +151,7 @@ def test_a_restart_without_the_stall_rule_goes_on():
     patient, hasty = Settings(stall=None, steps=90_000), Settings(steps=90_000)
     ends = {}
     for settings in (patient, hasty):
-        attempt = Attempt(0)
+        attempt = RestartState(0)
         for step in range(250, 90_001, 250):
             if not attempt.end:
                 attempt.record(0.9, step, settings)
@@ -166,16 +163,14 @@ def test_a_restart_without_the_stall_rule_goes_on():
 
 
 def test_exact_learning_is_a_cell_on_the_same_traces(quick, monkeypatch):
-    from statewise.strips.exact import ground
-
     seen = []
 
     def learn(given):
         seen.append(given)
         return learn_exact(given)
 
-    learn_exact = ground.learn_exact
-    monkeypatch.setattr(ground, "learn_exact", learn)
+    learn_exact = module.learn_exact
+    monkeypatch.setattr(module, "learn_exact", learn)
     records = {}
     for method in ("exact", "positive-only"):
         record = records[method] = run_cell(Cell("simple", 150, 1, 10, method=method))
@@ -250,14 +245,14 @@ def test_learners_for_comparison_are_cells_on_the_same_traces(quick):
     assert 0.5 < few["locm"]["pooled"]["test"] < 1
 
 
-def test_damaged_traces_are_a_cell_of_the_exact_method(quick):
+def test_noisy_traces_are_a_cell_of_the_exact_method(quick):
     cell = Cell("ferry:2x1", 200, 1, 20, noise=0.05, noise_of="labels", drawn_only=True)
     found = {method: run_cell(replace(cell, method=method)) for method in ("exact", "auto", "sift")}
     for record in found.values():
         assert check(record, RECORD, "the record") is record
-        assert "certainty" not in record  # what damaged traces show is not certain
+        assert "certainty" not in record  # what noisy traces show is not certain
     assert found["exact"]["cell"] == "ferry:2x1 200 draw 1 noise=0.05 of labels exact drawn only"
-    assert found["exact"]["pooled"]["train"] == 0.95  # the damaged traces alone are left unexplained
+    assert found["exact"]["pooled"]["train"] == 0.95  # the noisy traces alone are left unexplained
     assert found["exact"]["pooled"]["test"] == found["auto"]["pooled"]["test"] == 1
     assert found["sift"]["pooled"]["test"] < 1
 
@@ -352,11 +347,8 @@ def test_the_fewest_traces_hold_for_all_draws_and_all_larger_sizes():
 
 
 def test_curves_of_all_methods_share_a_panel(monkeypatch, tmp_path):
-    from statewise.reporting import plots
-    from statewise.strips.reproduction_report import save_reproduction
-
     panels = []
-    monkeypatch.setattr(plots, "save_panels", lambda found, path: panels.extend(found))
+    monkeypatch.setattr(report, "save_panels", lambda found, path: panels.extend(found))
     single = {"single": {"train": [1.0], "test": [0.8], "best": 0}, "mean_test": 0.7}
     save_reproduction(
         [record("exact", 50, draw, "equivalent", value) for draw, value in ((1, 0.9), (2, 1.0))]
@@ -375,11 +367,8 @@ def test_curves_of_all_methods_share_a_panel(monkeypatch, tmp_path):
 
 
 def test_costs_are_curves_by_domain(monkeypatch, tmp_path):
-    from statewise.reporting import plots
-    from statewise.strips.reproduction_report import save_costs
-
     panels = []
-    monkeypatch.setattr(plots, "save_panels", lambda found, path: panels.extend(found))
+    monkeypatch.setattr(report, "save_panels", lambda found, path: panels.extend(found))
     records = [
         record("exact", size, draw, "unknown", 1.0, cpu_seconds=float(size * draw), memory=memory)
         for size in (50, 100)
@@ -482,9 +471,9 @@ def test_unknown_wishes(tmp_path, ran, experiment, domains, message):
             ["exact", "guess"],
             "unknown method 'guess': choices: neural, exact, positive-only, auto, hybrid, sift, locm",
         ),
-        ("noise", ["exact", "positive-only"], "noise: without negative traces damage cannot be told from rare actions"),
-        ("lifted", ["auto"], "lifted: the method auto learns ground models: take exact"),
-        ("lifted", ["exact", "hybrid"], "lifted: the method hybrid learns ground models: take exact"),
+        ("noise", ["exact", "positive-only"], "noise: without negative traces, noise cannot be distinguished from"),
+        ("lifted", ["auto"], "lifted: the method auto learns ground models: choose exact"),
+        ("lifted", ["exact", "hybrid"], "lifted: the method hybrid learns ground models: choose exact"),
     ],
 )
 def test_unknown_methods(tmp_path, ran, experiment, methods, message):
@@ -516,7 +505,44 @@ def test_who_takes_no_more_records_has_the_processes_ended(monkeypatch):
     assert set(multiprocessing.active_children()) <= before
 
 
-def test_a_killed_process_is_told(monkeypatch):
+def test_a_killed_process_is_reported(monkeypatch):
     monkeypatch.setattr(module, "run_cell", os._exit)
-    with pytest.raises(ValueError, match="killed, probably for lack of memory: the same command goes on"):
+    with pytest.raises(ValueError, match="killed, probably for lack of memory: the same command continues"):
         list(module._run_all([1, 1], 2))
+
+
+# the command
+
+
+def test_the_command_continues_where_it_stopped(capsys, tmp_path, ran):
+    words = ["table1", "--domains", "simple", "--jobs", "1", "--out", str(tmp_path)]
+    assert main([*words, "--sizes", "50"]) == 0
+    assert main([*words, "--sizes", "50,200"]) == 0
+    assert ran == ["simple 50 draw 1", "simple 200 draw 1"]
+    out = capsys.readouterr().out
+    assert re.search(r"^simple +200  neural", out, re.M)
+    assert max(len(line) for line in out.splitlines() if not line.startswith("wrote")) <= 100
+    assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
+    assert "| simple | 50 |" in (tmp_path / "table1.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table2", "--out", "x"], "unknown experiment 'table2'"),
+        (["table1", "--sizes", "5,x", "--out", "x"], "must be numbers from 1"),
+        (["table1", "--jobs", "0", "--out", "x"], "must be at least 1"),
+        (["table1"], "give an experiment and --out"),
+        (["table1", "--out", "mine"], "exists"),
+    ],
+)
+def test_bad_requests_end_with_a_message(capsys, tmp_path, monkeypatch, ran, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "table1.md").write_text("my own")
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not ran
+    assert (tmp_path / "mine" / "table1.md").read_text() == "my own"

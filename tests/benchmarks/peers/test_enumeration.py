@@ -9,8 +9,9 @@ from peers.enumeration import enumerate_features
 
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import Schema, ground
+from statewise.strips.model.traces import Traces
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces
+from statewise.strips.trace_data.random_traces import traces
 
 
 def schema(pre: dict, add: dict, delete: dict) -> Schema:

@@ -3,19 +3,23 @@
 import json
 import zipfile
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from statewise.strips.methods import learn
 from statewise.strips.model.learned import Learned, read_arrays, read_checkpoint
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import auto_atoms, learn_neural
 from statewise.strips.neural.restarts import Restarts
-from statewise.strips.neural.settings import Attempt, Settings
+from statewise.strips.neural.settings import RestartState, Settings
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces, with_noise
+from statewise.strips.trace_data.random_traces import traces, with_noise
 from statewise.strips.verification.verification import verify
 
+neural = partial(learn, method="neural")
 SIMPLE = domain("simple")
 GIVEN = traces(SIMPLE, 200, 10, 1)
 QUICK = Settings(atoms=3, restarts=2, steps=600, learning_rate=0.05, check_every=50, stay=1)
@@ -24,7 +28,7 @@ SHORT = Settings(atoms=4, restarts=3, steps=500, learning_rate=0.05, check_every
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    return learn_neural(GIVEN, SHORT)
+    return neural(GIVEN, SHORT)
 
 
 def without_seconds(report):
@@ -97,7 +101,7 @@ def test_heads_of_several_restarts_make_up_what_none_of_them_has():
 def test_a_pool_that_judges_better_than_the_best_restart_is_taken_though_it_leaves_some_uncaught():
     """Two heads a restart, where three atoms are needed."""
     settings = Settings(atoms=2, restarts=2, steps=800, learning_rate=0.02, check_every=50, seed=3)
-    learned = learn_neural(GIVEN, settings)
+    learned = neural(GIVEN, settings)
     best = max(each["accuracy"] for each in learned.report["restarts"])
     assert best < learned.report["pool"]["training_accuracy"] < 1
     assert learned.report["pooled"]
@@ -139,7 +143,7 @@ def test_restarts_end_when_they_are_done(uninterrupted):
 
 def test_an_attempt_ends_solved_stalled_or_out_of_steps():
     def course(*accuracies, **more):
-        attempt = Attempt(0)
+        attempt = RestartState(0)
         for place, accuracy in enumerate(accuracies, 1):
             assert not attempt.end
             attempt.record(accuracy, 100 * place, Settings(**({"steps": 1000, "stay": 2, "stall": 300} | more)))
@@ -169,7 +173,7 @@ def test_what_was_interrupted_goes_on_exactly(tmp_path, uninterrupted, monkeypat
     ends = sorted(each["steps"] for each in uninterrupted.report["restarts"])
     for at in (25, ends[0]):  # the second time just when a restart has ended
         with pytest.raises(StoppedError):
-            learn_neural(GIVEN, SHORT, folder=tmp_path, progress=stop_at(at))
+            neural(GIVEN, SHORT, folder=tmp_path, progress=stop_at(at))
         assert read_checkpoint(tmp_path)[0]["group.steps"] == at
         with pytest.raises(FileNotFoundError, match="holds no learned model: learning was interrupted; the same comm"):
             Learned.load(tmp_path)
@@ -183,16 +187,16 @@ def test_what_was_interrupted_goes_on_exactly(tmp_path, uninterrupted, monkeypat
 
         patched.setattr(Restarts, "step", killed)
         with pytest.raises(StoppedError):
-            learn_neural(GIVEN, SHORT, folder=tmp_path)
+            neural(GIVEN, SHORT, folder=tmp_path)
     assert read_checkpoint(tmp_path)[0]["group.steps"] == ends[0] + 25
     seen = []
-    learned = learn_neural(GIVEN, SHORT, folder=tmp_path, progress=lambda step, *_: seen.append(step))
+    learned = neural(GIVEN, SHORT, folder=tmp_path, progress=lambda step, *_: seen.append(step))
     assert seen[0] == ends[0] + 50  # nothing is done twice
     assert same(learned, uninterrupted)
     assert same(Learned.load(tmp_path), learned)
     assert not (tmp_path / "checkpoint.npz").exists()
     with pytest.raises(FileExistsError, match="exists: choose another --out, or give --overwrite"):
-        learn_neural(GIVEN, SHORT, folder=tmp_path)
+        neural(GIVEN, SHORT, folder=tmp_path)
 
 
 def test_interrupted_before_the_end_is_written(tmp_path, monkeypatch):
@@ -200,15 +204,15 @@ def test_interrupted_before_the_end_is_written(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Learned, "save", lambda *_, **options: stop_at(0)(0))
         with pytest.raises(StoppedError):
-            learn_neural(GIVEN, settings, folder=tmp_path)
-    assert same(learn_neural(GIVEN, settings, folder=tmp_path), learn_neural(GIVEN, settings))
+            neural(GIVEN, settings, folder=tmp_path)
+    assert same(neural(GIVEN, settings, folder=tmp_path), neural(GIVEN, settings))
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopped")
     with pytest.raises(StoppedError):
-        learn_neural(GIVEN, SHORT, folder=folder, progress=stop_at(25))
+        neural(GIVEN, SHORT, folder=folder, progress=stop_at(25))
     return folder
 
 
@@ -222,13 +226,13 @@ def stopped(tmp_path_factory):
 )
 def test_a_folder_of_other_settings(stopped, change, message):
     with pytest.raises(ValueError, match=message):
-        learn_neural(GIVEN, replace(SHORT, **change), folder=stopped)
+        neural(GIVEN, replace(SHORT, **change), folder=stopped)
 
 
 @pytest.mark.parametrize("other", [GIVEN.only(range(199)), GIVEN.only([1, 0, *range(2, 200)])])
 def test_a_folder_of_other_traces(stopped, other):
     with pytest.raises(ValueError, match=f"{stopped} holds an interrupted run with other traces"):
-        learn_neural(other, SHORT, folder=stopped)
+        neural(other, SHORT, folder=stopped)
 
 
 def test_a_damaged_checkpoint(tmp_path, stopped):
@@ -236,10 +240,10 @@ def test_a_damaged_checkpoint(tmp_path, stopped):
     for damaged in (content[: len(content) // 2], b"", b"nothing of the kind"):
         (tmp_path / "checkpoint.npz").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged"):
-            learn_neural(GIVEN, SHORT, folder=tmp_path)
+            neural(GIVEN, SHORT, folder=tmp_path)
     np.savez(tmp_path / "checkpoint.npz", other=np.zeros(3))
     with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged"):
-        learn_neural(GIVEN, SHORT, folder=tmp_path)
+        neural(GIVEN, SHORT, folder=tmp_path)
 
 
 # the folder

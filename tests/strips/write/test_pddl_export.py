@@ -17,7 +17,7 @@ from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.evidence import accepted, evidence_of
 from statewise.strips.verification.verification import verify
-from statewise.strips.write.lifted_pddl import complements, export_lifted
+from statewise.strips.write.pddl_export import complements, export_lifted
 
 
 def with_complements(by_hand, names):
@@ -128,8 +128,8 @@ def test_a_signature_grounds_over_other_objects():
     [
         (["fly a b"], "the model has no schema 'fly'; it has board, debark, sail"),
         (["sail a"], "'sail a' has 1 argument, but 'sail' was learned with 2"),
-        (["sail a b", "board a b"], "the object 'a' stands here where another sort does"),
-        ([" "], "is no action"),
+        (["sail a b", "board a b"], "the object 'a' is of another sort here"),
+        ([" "], "is not an action"),
     ],
 )
 def test_actions_that_do_not_fit(actions, message):
@@ -239,7 +239,7 @@ def test_what_is_not_known_is_said_and_is_false_whatever_it_is(tmp_path):
     assert written.folded == {"no-at-ferry": "not at-ferry"}
     assert set(written.unknown) >= {"(parked c1 l1)", "(no-parked c1 l1)"}
     text = (tmp_path / "f-problem.pddl").read_text()
-    assert "; not known, taken to be false: (parked c1 l1) (no-parked" in text
+    assert "; unknown, assumed to be false: (parked c1 l1) (no-parked" in text
     assert "(parked c1 l2)" in text.partition("(:init")[2].partition("(:goal")[0]
 
 

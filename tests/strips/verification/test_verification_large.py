@@ -10,9 +10,9 @@ from rewritten import two_of_three
 from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
 from statewise.strips.model.heads import heads
+from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import Schema, arguments, ground
-from statewise.strips.neural.lifted import sorts_of
 from statewise.strips.trace_data.domains import Domain, domain
 from statewise.strips.verification import verification
 from statewise.strips.verification.cut_off import cut_off, shape_of

@@ -1,13 +1,13 @@
-"""Effects from elsewhere with preconditions found exactly, from damaged traces."""
+"""Effects from elsewhere with preconditions found exactly, from noisy traces."""
 
 import pytest
 
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.frame import Work
-from statewise.strips.exact.hybrid import effects_of, learn_hybrid
 from statewise.strips.exact.noisy import fitted, learn_noisy
+from statewise.strips.hybrid import effects_of, learn_hybrid
 from statewise.strips.methods import learn, learn_schemas
-from statewise.strips.model.head_arrays import Heads
+from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import read_learned_model
 from statewise.strips.model.model import ActionModel
 from statewise.strips.neural.settings import Settings
@@ -29,36 +29,36 @@ def test_effects_are_those_of_the_heads():
 
 @pytest.mark.parametrize("kind", ["labels", "actions"])
 def test_effects_that_do_not_alternate_are_taken_where_they_are_worth_it(kind):
-    """In `simple` one action adds an atom twice: without its effect no damaged traces give the model."""
-    damaged = with_noise(traces(SIMPLE, 300, 10, 1), 0.1, kind, 1)
+    """In `simple` one action adds an atom twice: without its effect no noisy traces give the model."""
+    noisy = with_noise(traces(SIMPLE, 300, 10, 1), 0.1, kind, 1)
     offered = effects_of(Heads.of_model(SIMPLE.model))
-    assert verify(fitted(Work("hybrid", damaged, {}), offered).model, SIMPLE, drawn_only=True)
-    assert not verify(learn_noisy(damaged).model, SIMPLE, drawn_only=True)
+    assert verify(fitted(Work("hybrid", noisy, {}), offered).model, SIMPLE, drawn_only=True)
+    assert not verify(learn_noisy(noisy).model, SIMPLE, drawn_only=True)
 
 
 def test_wrong_effects_beside_the_right_ones_do_no_harm():
-    damaged = with_noise(traces(SIMPLE, 300, 10, 1), 0.05, "labels", 1)
+    noisy = with_noise(traces(SIMPLE, 300, 10, 1), 0.05, "labels", 1)
     right = effects_of(Heads.of_model(SIMPLE.model))
     wrong = [Feature(delete, add) for delete in range(1, 8) for add in range(8) if not delete & add]
-    assert verify(fitted(Work("hybrid", damaged, {}), [*right, *wrong]).model, SIMPLE, drawn_only=True)
+    assert verify(fitted(Work("hybrid", noisy, {}), [*right, *wrong]).model, SIMPLE, drawn_only=True)
 
 
 def test_training_and_refitting_together(tmp_path):
-    damaged = with_noise(traces(domain("ferry:2x1"), 300, 20, 1), 0.05, "labels", 1)
-    learned = learn(damaged, QUICK, method="hybrid", folder=tmp_path / "out")
-    assert (learned.report["method"], learned.report["chosen"]) == ("hybrid", "asked for")
+    noisy = with_noise(traces(domain("ferry:2x1"), 300, 20, 1), 0.05, "labels", 1)
+    learned = learn(noisy, QUICK, method="hybrid", folder=tmp_path / "out")
+    assert (learned.report["method"], learned.report["chosen"]) == ("hybrid", "requested")
     assert learned.report["training_accuracy"] == pytest.approx(0.95)
     assert len(learned.report["restarts"]) == 2
     assert read_learned_model(tmp_path / "out") == learned.model
     assert not (tmp_path / "out" / "seen.json").exists()
     with pytest.raises(FileExistsError):
-        learn_hybrid(damaged, QUICK, folder=tmp_path / "out")
-    assert learn_hybrid(damaged, QUICK, folder=tmp_path / "out", overwrite=True).model == learned.model
+        learn(noisy, QUICK, method="hybrid", folder=tmp_path / "out")
+    assert learn_hybrid(noisy, QUICK).model == learned.model
 
 
 def test_stopped_training_gives_a_model_that_says_so():
-    damaged = with_noise(traces(domain("ferry:2x1"), 300, 20, 1), 0.05, "labels", 1)
-    unfinished = learn_hybrid(damaged, QUICK, stop=lambda: True).report["unfinished"]
+    noisy = with_noise(traces(domain("ferry:2x1"), 300, 20, 1), 0.05, "labels", 1)
+    unfinished = learn_hybrid(noisy, QUICK, stop=lambda: True).report["unfinished"]
     assert "training: 0 of at most 50 steps" in unfinished
 
 
@@ -66,5 +66,5 @@ def test_what_it_cannot_learn_is_refused():
     walks = traces(domain("ferry:2x1"), 20, 10, 1, negatives=0.0)
     with pytest.raises(ValueError, match="without negative traces"):
         learn(walks, QUICK, method="hybrid")
-    with pytest.raises(ValueError, match="ground models alone"):
+    with pytest.raises(ValueError, match="ground models only"):
         learn_schemas(walks, QUICK, method="hybrid")

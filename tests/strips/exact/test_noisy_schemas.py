@@ -1,21 +1,22 @@
-"""Schemas from damaged traces: windows of slots that recur, preconditions over all ground actions of a schema."""
+"""Schemas from noisy traces: windows of slots that recur, preconditions over all ground actions of a schema."""
 
 import json
 
 import numpy as np
 import pytest
 
-from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
+from statewise.strips.exact.noisy import learn_lifted_noisy
+from statewise.strips.exact.preconditions import schema_occasions
 from statewise.strips.exact.predicates import Predicate
-from statewise.strips.exact.schema_occasions import schema_occasions
 from statewise.strips.exact.slots import signatures, slot_holders, slot_windows
 from statewise.strips.exact.windows import Windows
 from statewise.strips.methods import learn_schemas
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.schemas import arguments
+from statewise.strips.model.traces import Traces
 from statewise.strips.neural.settings import Settings
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.trace_data.random_traces import Traces, traces, with_noise
+from statewise.strips.trace_data.random_traces import traces, with_noise
 from statewise.strips.verification.verification import verify
 
 FERRY = traces(domain("ferry:3x2"), 60, 20, 1)
@@ -23,10 +24,10 @@ FERRY = traces(domain("ferry:3x2"), 60, 20, 1)
 
 @pytest.mark.parametrize("kind", ["labels", "actions"])
 @pytest.mark.parametrize(("small", "large"), [("blocksworld:3", "blocksworld:5"), ("gripper:2", "gripper:4")])
-def test_schemas_are_found_in_damaged_traces(small, large, kind):
-    damaged = with_noise(traces(domain(small), 200, 30, 1), 0.1, kind, 1)
-    learned = learn_lifted_noisy(damaged)
-    assert 0.89 < learned.report["training_accuracy"] < 0.95  # what is damaged stays unexplained
+def test_schemas_are_found_in_noisy_traces(small, large, kind):
+    noisy = with_noise(traces(domain(small), 200, 30, 1), 0.1, kind, 1)
+    learned = learn_lifted_noisy(noisy)
+    assert 0.89 < learned.report["training_accuracy"] < 0.95  # what is noisy stays unexplained
     for spec in (small, large):
         world = domain(spec)
         assert verify(learned.ground(world.model.names), world, real_states=True, drawn_only=True)
@@ -108,34 +109,34 @@ def test_occasions_are_the_positions_with_every_ground_action():
 
 
 def test_what_is_stopped_says_what_is_missing():
-    damaged = with_noise(FERRY, 0.05, "labels", 1)
-    learned = learn_lifted_noisy(damaged, stop=lambda: True)
+    noisy = with_noise(FERRY, 0.05, "labels", 1)
+    learned = learn_lifted_noisy(noisy, stop=lambda: True)
     assert any("trying windows" in text for text in learned.report["unfinished"])
-    assert verify(learned.ground(damaged.actions), learned.ground(damaged.actions))
+    assert verify(learned.ground(noisy.actions), learned.ground(noisy.actions))
 
 
-def test_damaged_traces_give_schemas_without_training(tmp_path):
-    damaged = with_noise(traces(domain("ferry:3x2"), 200, 20, 1), 0.05, "labels", 1)
+def test_noisy_traces_give_schemas_without_training(tmp_path):
+    noisy = with_noise(traces(domain("ferry:3x2"), 200, 20, 1), 0.05, "labels", 1)
     said = []
-    learned = learn_schemas(damaged, folder=tmp_path / "out", say=said.append)
+    learned = learn_schemas(noisy, folder=tmp_path / "out", say=said.append)
     assert learned.report["method"] == "exact"
     assert "contradict each other" in learned.report["chosen"]
-    assert any("taken for damaged" in line for line in said)
+    assert any("treated as noisy" in line for line in said)
     assert read_schemas(tmp_path / "out") == learned.schemas
     assert json.loads((tmp_path / "out" / "report.json").read_text())["support"] == learned.report["support"]
-    assert not (tmp_path / "out" / "seen.json").exists()  # certainty would rest on damaged traces
+    assert not (tmp_path / "out" / "seen.json").exists()  # certainty would rest on noisy traces
     with pytest.raises(ValueError, match="contradict each other"):
-        learn_schemas(damaged, method="exact")
-    for how in ({"settings": Settings(noise=0.05)}, {"damaged": True}):
+        learn_schemas(noisy, method="exact")
+    for how in ({"settings": Settings(noise=0.05)}, {"noisy": True}):
         for method in ("exact", "auto"):
-            assert learn_schemas(damaged, method=method, **how).schemas == learned.schemas
-    with pytest.raises(ValueError, match="LOCM reads every trace as undamaged"):
-        learn_schemas(damaged, method="locm", damaged=True)
+            assert learn_schemas(noisy, method=method, **how).schemas == learned.schemas
+    with pytest.raises(ValueError, match="LOCM reads every trace as noise-free"):
+        learn_schemas(noisy, method="locm", noisy=True)
 
 
 def test_schemas_that_explain_too_few_are_trained():
-    damaged = with_noise(traces(domain("ferry:2x1"), 100, 10, 1), 0.3, "labels", 1)
-    report = learn_schemas(damaged, Settings(restarts=2, steps=50, check_every=25)).report
+    noisy = with_noise(traces(domain("ferry:2x1"), 100, 10, 1), 0.3, "labels", 1)
+    report = learn_schemas(noisy, Settings(restarts=2, steps=50, check_every=25)).report
     assert list(report["held_out"]["explained"]) == ["schemas", "training"]
 
 

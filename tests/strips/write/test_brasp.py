@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewise.strips.model.model import Action, ActionModel
-from statewise.strips.neural.brasp import NOWHERE, Attention, PositionWise, Program, program, run
 from statewise.strips.trace_data.domains import domain
+from statewise.strips.write.brasp import NOWHERE, Attention, PositionWise, Program, program, run
 
 SIMPLE = domain("simple").model
 

@@ -1,12 +1,10 @@
-"""Reproduces the paper's Table 1 and extends it: larger domains, unknown number of atoms, noise, lifted learning, and
-exact learning on the same traces.
-
-Every experiment is a list of cells. A cell draws traces, learns and evaluates; its record is written to a ledger at
-once, so that an interrupted reproduction resumes where it stopped.
-"""
+"""The STRIPS experiments as lists of cells: Table 1 of the paper, larger domains, an unknown number of atoms, noise,
+schemas. A cell draws traces, learns and evaluates; its record is written to a ledger at once, so that an interrupted
+experiment resumes where it stopped. `reproduce.py` is the command."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,38 +13,57 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from statewise.runtime.json_files import COUNT, NUMBER, SHARE, TEXT, Keys, Maybe, Shape, one_of
 from statewise.runtime.ledger import Ledger, Record
 from statewise.runtime.system import end_with, peak_memory
-from statewise.strips.model.model import ActionModel
-from statewise.strips.neural import settings
-from statewise.strips.neural.settings import Settings
-from statewise.strips.trace_data.domains import Domain, domain
-from statewise.strips.trace_data.random_traces import Traces
-
-if TYPE_CHECKING:
-    from statewise.strips.model.learned import Learned
-    from statewise.strips.neural.lifted import LiftedModel
+from statewise.strips import (
+    ActionModel,
+    Domain,
+    Learned,
+    Settings,
+    Traces,
+    check,
+    domain,
+    learn,
+    learn_exact,
+    learn_lifted,
+    learn_lifted_exact,
+    learn_locm,
+    learn_neural,
+    learn_noisy,
+    simplify,
+    symmetric,
+    syntactic,
+    trace_accuracy,
+    traces,
+    verify,
+    with_noise,
+)
+from statewise.strips.exact.lifted import ARITY
+from statewise.strips.exact.verdicts import Seen
+from statewise.strips.model.heads import Heads, Judge
+from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
 
 PROTOCOLS: dict[str, dict[str, Any]] = {"early": {}, "paper": {"steps": 100_000, "stall": False}}
 """When the training of a restart ends."""
 METHODS = ("neural", "exact", "positive-only", "auto", "hybrid", "sift", "locm")
 """How a cell learns: `positive-only` is the exact method on the valid actions of the same traces, `auto` what
-`strips learn` does by default, `hybrid` by training and exactly; `sift` and `locm` learn as SIFT and LOCM do, also from
-the valid actions."""
+`statewise strips learn` does by default, `hybrid` combines training and the exact method; `sift` and `locm` learn from
+the valid actions as SIFT and LOCM do."""
 FROM_NOISE = ("neural", "exact", "auto", "hybrid", "sift", "locm")
-"""The methods that learn from damaged traces; `sift` and `locm` read them as undamaged."""
+"""The methods that learn from noisy traces; `sift` and `locm` read them as free of noise."""
 LEARN_GROUND = ("auto", "hybrid")
 """The methods that end with a ground model, whether or not schemas are tried first."""
 SIZES = (50, 100, 200, 500, 1000, 2000)
 MAX_LENGTH = {"simple": 10, "blocksworld:2": 20, "ferry:2x1": 20, "blocksworld:3": 30, "ferry:2x2": 30}
 """The paper's five domains, with the longest training traces of each."""
 LONGEST = 40
-"""That of all other domains."""
+"""The longest training traces of all other domains."""
 TEST, TEST_LENGTH = 10_000, 50
 """The number of test traces, half of them negative, and their maximum length."""
 
@@ -75,8 +92,8 @@ class Cell:
     symmetry: bool = False
     """Whether the traces are joined by their copies with objects of one sort permuted."""
     drawn_only: bool = False
-    """Whether equivalence on drawn traces alone is decided, and no simplest equivalent model is sought, which takes
-    longer than exact learning."""
+    """Whether to decide equivalence on drawn traces alone and skip the simplest equivalent model, which takes longer
+    than exact learning."""
 
     @property
     def name(self) -> str:
@@ -235,11 +252,11 @@ def reproduce(
         raise ValueError(f"unknown method {unknown[0]!r}: choices: {', '.join(METHODS)}")
     if experiment == "noise" and not set(methods) <= set(FROM_NOISE):
         raise ValueError(
-            "noise: without negative traces damage cannot be told from rare actions: take the methods "
+            "noise: without negative traces, noise cannot be distinguished from rare actions: choose among the methods "
             + ", ".join(FROM_NOISE)
         )
     if experiment == "lifted" and (ground := [name for name in methods if name in LEARN_GROUND]):
-        raise ValueError(f"lifted: the method {ground[0]} learns ground models: take exact")
+        raise ValueError(f"lifted: the method {ground[0]} learns ground models: choose exact")
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}: choices: {', '.join(PROTOCOLS)}")
     if experiment not in EXPERIMENTS:
@@ -274,8 +291,6 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
         for cell in cells:
             yield run_cell(cell)
         return
-    import multiprocessing
-
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(
         jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1, initializer=end_with, initargs=(os.getpid(),)
@@ -287,9 +302,9 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
                 for one in ended:
                     yield one.result()
         except BaseException as error:
-            # What runs now would be finished first, and lost: nobody takes its record any more. Cells that a process
-            # may already have cannot be cancelled, and one that ends has a successor that would take them: hence more
-            # than once. All processes have ended when the pool is left.
+            # Running cells would be finished first, and their records lost: nobody reads them any more. Cells that a
+            # process may already hold cannot be cancelled, and the successor of a process that ends would take them:
+            # hence the loop. All processes have ended when the pool is left.
             waiting = {one for one in waiting if not one.cancel()}
             while waiting:
                 for process in {*multiprocessing.active_children()} - others:
@@ -297,23 +312,19 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
                 waiting = wait(waiting, 0.1).not_done
             if isinstance(error, BrokenProcessPool):
                 raise ValueError(
-                    "a process that learned was killed, probably for lack of memory: the same command goes on with "
-                    "what is not finished; give it fewer --jobs"
+                    "a learning process was killed, probably for lack of memory: the same command continues with the "
+                    "unfinished cells; give it fewer --jobs"
                 ) from None
             raise
 
 
 def run_cell(cell: Cell) -> Record:
     """Draws traces, learns and evaluates."""
-    from statewise.strips.trace_data.random_traces import traces, with_noise
-
     world = domain(cell.domain)
     given = traces(world, cell.size, cell.max_length, cell.draw)
     if cell.noise:
         given = with_noise(given, cell.noise, cell.noise_of, cell.draw)
     if cell.symmetry:
-        from statewise.strips.exact.symmetry import symmetric
-
         given = symmetric(given).traces
     if cell.method == "positive-only":
         given = given.valid_only()
@@ -329,11 +340,11 @@ def run_cell(cell: Cell) -> Record:
 L = TypeVar("L")
 
 
-def _timed(learn: Callable[[], L]) -> tuple[L, Record]:
-    """What `learn` returns; seconds by the clock and of the processor, and the MiB by which it raised the most memory
-    that this process has had."""
+def _timed(learner: Callable[[], L]) -> tuple[L, Record]:
+    """What `learner` returns, with wall-clock and CPU seconds, and the MiB by which it raised the peak memory of this
+    process."""
     memory, began, worked = peak_memory(), time.monotonic(), time.process_time()
-    learned = learn()
+    learned = learner()
     spent = {"seconds": round(time.monotonic() - began, 2), "cpu_seconds": round(time.process_time() - worked, 2)}
     most = peak_memory()
     return learned, {**spent, "memory": None if most is None or memory is None else round(most - memory, 1)}
@@ -345,16 +356,11 @@ def _test_traces(cell: Cell) -> Traces:
 
 @lru_cache(maxsize=4)  # drawing them takes longer than exact learning, and all sizes and methods share them
 def _drawn_test_traces(name: str, draw: int, count: int) -> Traces:
-    from statewise.strips.trace_data.random_traces import traces
-
     return traces(domain(name), count, TEST_LENGTH, 1000 + draw, negatives=0.5, split="test")
 
 
 def _run_neural(cell: Cell, world: Domain, given: Traces) -> Record:
     import torch
-
-    from statewise.strips.model.head_arrays import Heads, Judge
-    from statewise.strips.neural.learning import learn_neural
 
     torch.set_num_threads(1)
     atoms = len(world.model.atoms) if cell.atoms == "true" else None
@@ -397,8 +403,6 @@ def _run_neural(cell: Cell, world: Domain, given: Traces) -> Record:
 def _run_lifted(cell: Cell, world: Domain, given: Traces) -> Record:
     import torch
 
-    from statewise.strips.neural.lifted import learn_lifted
-
     torch.set_num_threads(1)
     learned, spent = _timed(lambda: learn_lifted(given, _settings(cell)))
     restarts = learned.report["restarts"]
@@ -410,15 +414,8 @@ def _run_lifted(cell: Cell, world: Domain, given: Traces) -> Record:
 
 
 def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
-    """Learning by SAT, ground or lifted. `certainty` is what the training traces alone say about test traces, for the
-    exact methods on undamaged ones."""
-    from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
-    from statewise.strips.exact.verdicts import Seen
-    from statewise.strips.planning.checking import check
-    from statewise.strips.planning.metrics import trace_accuracy
-    from statewise.strips.rivals.locm import learn_locm
-    from statewise.strips.rivals.sift import learn_lifted_sift
-
+    """Every method but `neural`, ground or lifted. `certainty`, for the exact methods on noise-free traces, is what the
+    training traces by themselves say about test traces."""
     lifted = cell.atoms == "lifted"
     found: Record
     if lifted:
@@ -449,23 +446,14 @@ def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
 def _ground_learner(cell: Cell) -> Callable[[Traces], Learned]:
     """The function that learns a ground model by the cell's method."""
     if cell.method in (*LEARN_GROUND, "locm"):
-        from statewise.strips.methods import learn
-
         return lambda given: learn(given, _settings(cell), method=cell.method)
     if cell.method == "sift":
-        from statewise.strips.rivals.sift import learn_sift
-
         return learn_sift
-    from statewise.strips.exact.ground import learn_exact
-    from statewise.strips.exact.noisy import learn_noisy
-
     return learn_noisy if cell.noise else learn_exact
 
 
 def _schemas(cell: Cell, world: Domain, given: Traces, learned: LiftedModel) -> Record:
     """Learned schemas on test traces, and on larger instances."""
-    from statewise.strips.planning.metrics import trace_accuracy
-
     others = [domain(name) for name in LARGER.get(cell.domain, ())]
     return {
         "train": learned.report["training_accuracy"],
@@ -489,14 +477,11 @@ def _settings(cell: Cell, **more: Any) -> Settings:
     """The settings of training."""
     if not cell.stall:
         more["stall"] = None
-    return settings.Settings(restarts=cell.restarts, seed=cell.draw, steps=cell.steps, **more)
+    return Settings(restarts=cell.restarts, seed=cell.draw, steps=cell.steps, **more)
 
 
 def _simplest(model: ActionModel, world: Domain, like: str) -> dict[str, float]:
     """Size of the simplest equivalent model, and its precision and recall against the true one."""
-    from statewise.strips.planning.metrics import syntactic
-    from statewise.strips.verification.simplification import simplify
-
     notion: Any = "drawn traces" if like == "equivalent" else "definition 1"
     found = simplify(model, reference=world, notion=notion, seconds=60)
     scores = syntactic(found.model, world.model)
@@ -509,8 +494,6 @@ def _simplest(model: ActionModel, world: Domain, like: str) -> dict[str, float]:
 
 def _equivalence(cell: Cell, model: ActionModel, world: Domain) -> dict[str, str]:
     """The outcome for each notion wanted."""
-    from statewise.strips.verification.verification import verify
-
     return {
         notion: verify(model, world, **how, seconds=20).outcome
         for notion, how in NOTIONS.items()
