@@ -1,5 +1,6 @@
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,6 +52,23 @@ def alike():
     may have set more."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Python processes start as forks of a server that has imported PyTorch (`forked.py`), in no time."""
+    if not hasattr(os, "pidfd_open"):
+        return  # they start as they are
+    import forked
+
+    forked.python()  # the server is a real process
+    started = subprocess.Popen
+
+    def start(command, *rest, **fields):
+        own = isinstance(command, list) and command[:1] == [sys.executable] and command[1] != "-W"
+        return started(forked.python(*command[1:]) if own else command, *rest, **fields)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
 
 
 @pytest.fixture

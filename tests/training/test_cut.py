@@ -12,6 +12,8 @@ from doubles import SMALL_RUN
 from statewise.cli import main
 from statewise.run import Run
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 WORDS = [
     "train",
     "path-star-small",
