@@ -78,6 +78,11 @@ def page(name):
     return (ROOT / name).read_text()
 
 
+def example(name):
+    """The code of a file of `examples`."""
+    return page(f"examples/{name}.py")
+
+
 def guides():
     """README.md and the pages of docs; those of results are records."""
     return ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
@@ -103,7 +108,7 @@ def commands(name):
 
 
 def run_code(code, name, names=None):
-    """Runs code of the page `name` as a script, among `names` if given, and returns these.
+    """Runs code of the page or file `name` as a script, among `names` if given, and returns these.
 
     Without a `__name__` its classes would be of the module `builtins`; a dataclass then puts `__builtins__` into that
     module, which so holds itself, and `torch.compile` recurses without end where it walks a module's globals.

@@ -1,6 +1,7 @@
 """What the guide shows works: its examples are run as they stand."""
 
 import functools
+import importlib
 import importlib.util
 import os
 import re
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import pack, random_batch, small_stories, spread_weights, tiny_gpt
-from pages import ROOT, blocks, commands, guides, page, run_code, shown_after
+from pages import ROOT, blocks, commands, example, guides, page, run_code, shown_after
 
 import statewise
 from statewise.cli import main
@@ -31,13 +32,11 @@ TINY = ["--trainer.steps=3", "--trainer.batch_size=8", "--backbone.width=16", "-
 
 
 @pytest.fixture
-def added(request, tmp_path, monkeypatch):
-    """The page's file as a module, and its row in its table, as the page says."""
+def added(request, monkeypatch):
+    """The page's example as a module, and its row in its table, as the page says."""
     page, table = request.param
-    (code,) = blocks(page, "python")
     name, target = re.search(r'^    "(\w+)": \("([\w.:]+)"', (ROOT / page).read_text(), flags=re.MULTILINE).groups()
-    path = tmp_path / f"{name}.py"
-    path.write_text(code)
+    path = ROOT / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(target.partition(":")[0], path)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
@@ -63,8 +62,7 @@ def test_the_objective_of_the_guide_trains_and_holds_the_contract(added, tmp_pat
 
 def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("docs/adding-a-backbone.md", "python")
-    (tmp_path / "moving_averages.py").write_text(code)
+    (tmp_path / "moving_averages.py").write_text(example("moving_averages"))
     monkeypatch.syspath_prepend(tmp_path)
     use, test = blocks("docs/adding-a-backbone.md", "sh")
     few = ["--task.held_out_graphs=20", "--trainer.steps=3", "--trainer.batch_size=8"]
@@ -89,8 +87,7 @@ def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(t
 
 
 def test_the_contract_suite_of_the_guide_tries_an_objective_from_outside(tmp_path):
-    (code,) = blocks("docs/adding-an-objective.md", "python")
-    (tmp_path / "two_ahead.py").write_text(code)
+    (tmp_path / "two_ahead.py").write_text(example("two_ahead"))
     (line,) = re.findall(r"^    PYTHONPATH=PATH_OF_YOURS (.*--objective.*)$", page("docs/adding-an-objective.md"), re.M)
     words = shlex.split(line)[1:]
     words[-1] += " and gpt"
@@ -109,8 +106,8 @@ def test_the_contract_suite_of_the_guide_tries_an_objective_from_outside(tmp_pat
 def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for name, code in zip(("calibration", "min_p"), blocks("docs/adding-an-analysis.md", "python"), strict=True):
-        (tmp_path / f"{name}.py").write_text(code)
+    for name in ("calibration", "min_p"):
+        (tmp_path / f"{name}.py").write_text(example(name))
     few = ["--task.held_out_graphs=20", "--trainer.precision=fp32", *TINY]
     assert main(["train", "path-star-demo", *few, "--out", "runs/demo/next-token"]) == 0
     model = load_model("runs/demo/next-token")
@@ -139,7 +136,7 @@ def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_pat
 
 
 def test_the_decoder_of_the_guide_draws_what_it_may():
-    found = run_code(blocks("docs/adding-an-analysis.md", "python")[1], "adding-an-analysis.md")
+    found = run_code(example("min_p"), "min_p.py")
     decoder = found["MinP"](found["MinPConfig"](share=0.3))
     logits = torch.tensor([[0.5, 0.16, 0.14, 0.2]]).log().expand(4000, 4)
     noise = decoder.noise(np.arange(4000), np.zeros(4000, np.int64), 4)
@@ -298,8 +295,7 @@ def test_the_city_of_the_guide_trains(size, tmp_path, monkeypatch, capsys):
 
 def test_the_tutorial_of_own_sequences_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (script,) = blocks("docs/own-data.md", "python")
-    run_code(script, "own-data.md")
+    run_code(example("claims"), "claims.py")
     lines = [line for block in blocks("docs/own-data.md", "sh") for line in block.splitlines()]
     assert [line.split()[1] for line in lines] == ["train", "evaluate", "train", "compare", "generate"]
     (shown,) = re.findall(r"^    claims.csv: .*?always <end>[^\n]*", page("docs/own-data.md"), re.MULTILINE | re.DOTALL)
@@ -340,3 +336,30 @@ def test_links_lead_somewhere():
         text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+NOT_OURS = {"statewise.decoders", "statewise.analyses", "statewise.json", "statewise.strips.VERB"}
+"""Entry point groups, and what stands for something else."""
+NEW = {"statewise.tasks.parity", "statewise.objectives.two_ahead"}
+"""Modules that a reader makes."""
+
+
+def test_paths_and_modules_that_the_pages_name_exist():
+    decisions = [f"docs/decisions/{path.name}" for path in (ROOT / "docs/decisions").iterdir()]
+    for name in [*guides(), *decisions, "CONTRIBUTING.md", "SECURITY.md"]:
+        text = page(name)
+        for path in re.findall(r"`((?:\w+/)+[\w-]+\.(?:py|js)|(?:src|tests|examples|benchmarks)/[\w/.-]+)`", text):
+            assert (ROOT / path).exists() or (ROOT / "src/statewise" / path).exists(), f"{name}: {path}"
+        for dotted in set(re.findall(r"\bstatewise(?:\.\w+)+", text)) - NOT_OURS - NEW:
+            assert resolves(dotted), f"{name}: {dotted}"
+
+
+def resolves(dotted):
+    """Whether a dotted name is a module or stands in one."""
+    found, names = statewise, dotted.split(".")[1:]
+    for place, name in enumerate(names, 1):
+        module = ".".join(["statewise", *names[:place]])
+        if not hasattr(found, name) and importlib.util.find_spec(module) is None:
+            return False
+        found = getattr(found, name) if hasattr(found, name) else importlib.import_module(module)
+    return True

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from doubles import small_stories
-from pages import Shown, blocks, commands, guides, page, run_code
+from pages import Shown, blocks, commands, example, guides, page, run_code
 
 from statewise.cli import main
 from statewise.model.loading import load_model
@@ -26,18 +26,18 @@ from statewise.run import Run
 from statewise.tasks import TASKS
 
 NOT_RUN = {
-    "--on slurm": "needs a cluster (tests/cli/test_cluster.py has one of our own)",
+    "--on slurm": "needs a cluster (tests/experiments/test_cluster.py has one of our own)",
     "status runs/g55": "the jobs of that cluster",
     "--trainer.devices 8": "needs eight GPUs",
-    "judge ": "asks a language model on a server (tests/judging)",
-    "serve ": "does not end (tests/serving)",
-    "playground ": "does not end (tests/playground), but for --export",
-    "lm-eval ": "fetches benchmarks (tests/zero_shot)",
+    "judge ": "asks a language model on a server (tests/evaluation/judging)",
+    "serve ": "does not end (tests/deploy/serving)",
+    "playground ": "does not end (tests/deploy/playground), but for --export",
+    "lm-eval ": "fetches benchmarks (tests/evaluation/zero_shot)",
     "--hub ": "fetches a dataset (tests/tasks/corpus)",
     "--from DIR": "needs the published map (tests/tasks/test_manhattan.py)",
     "maps/manhattan": "needs the published map",
     "--tokenizer gpt2:DIR": "needs the published tokenizer (tests/tasks/corpus)",
-    "runs/theirs": "needs a published checkpoint (tests/test_conversion.py)",
+    "runs/theirs": "needs a published checkpoint (tests/deploy/export/test_sps_checkpoint.py)",
     "train two-stream-xl": "needs GPUs",
     "train fineweb-edu": "needs GPUs",
     "hf:MODEL": "needs a model of Hugging Face (tests/backbones/test_hf.py)",
@@ -369,7 +369,7 @@ def test_every_command_of_a_guide_does_what_it_is_for(name, tmp_path, monkeypatc
     if "corpus/" in page(name) and name not in FAST:
         corpus()
     if name == "docs/own-data.md":
-        run_code(blocks(name, "python")[0], name)
+        run_code(example("claims"), "claims.py")
     for one in kept(name):
         for run, recipe in NEEDED.get(name, {}).items():
             if any(fnmatch(f"runs/{run}/", f"{word}/*") for word in one.words) and not os.path.exists(f"runs/{run}"):

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from pages import blocks, run_code
+from pages import example, run_code
 
 WORDS = {3: ["ACA", "BCB"], 4: ["DAA", "DBB", "SAB", "SBA"]}
 MERGED = {3: {"A", "B"}, 4: {"D", "S"}}
@@ -66,10 +66,10 @@ def test_who_may_merge_the_two_prefixes_at_no_cost(theorem, questions, may_merge
 
 @pytest.fixture(scope="module")
 def guide():
-    """The names that the first example of the guide defines, after it ran."""
+    """The names that the example of small languages defines, after it ran."""
     models = {}
-    definitions, loop, rest = blocks("docs/theory.md", "python")[0].partition("\nfor theorem")
-    names = run_code(definitions, "theory.md")
+    definitions, loop, rest = example("small_languages").partition("\nfor theorem")
+    names = run_code(definitions, "small_languages.py")
     train = names["trained"]
 
     def trained(name, words, **fields):
@@ -81,7 +81,7 @@ def guide():
 
     names["trained"] = trained
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        run_code(loop + rest, "theory.md", names)
+        run_code(loop + rest, "small_languages.py", names)
     names["printed"] = printed.getvalue()
     return names
 
@@ -110,5 +110,5 @@ def test_belief_states_of_the_two_prefixes_lie_apart(guide, theorem):
 
 
 def test_the_first_step_of_the_parity_star_is_the_parity(capsys):
-    run_code(blocks("docs/theory.md", "python")[1], "theory.md")
+    run_code(example("parity_star"), "parity_star.py")
     assert "all 16 graphs" in capsys.readouterr().out

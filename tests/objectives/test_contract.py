@@ -43,11 +43,11 @@ pairs = [(name, backbone) for backbone in BACKBONES_OF for name in (*OBJECTIVES,
 
 @functools.cache
 def guide():
-    """The objective of docs/adding-an-objective.md."""
-    text = (Path(__file__).parents[2] / "docs" / "adding-an-objective.md").read_text()
+    """The objective of docs/adding-an-objective.md, examples/two_ahead.py."""
+    code = (Path(__file__).parents[2] / "examples" / "two_ahead.py").read_text()
     module = types.ModuleType("two_ahead")
     sys.modules["two_ahead"] = module  # where its dataclass looks for its annotations
-    exec(text.split("```python\n")[1].split("```")[0], module.__dict__)
+    exec(code, module.__dict__)
     return module.TwoAhead
 
 

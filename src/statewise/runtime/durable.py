@@ -8,7 +8,7 @@ apart), and what a killed one left is deleted by the next.
 What is written is counted and its CRC-32 computed on the way (`Checked`). Before the file gets its name, its size and
 the CRC-32 of what is read back must be the same: some writers lose data on a full disk and report success, such as
 NumPy's `tofile`, which also `numpy.save` calls for files of the system. Reading back comes from memory
-(docs/architecture.md says what it costs).
+(docs/decisions/0009-files-are-written-in-one-place.md says what it costs).
 """
 
 from __future__ import annotations

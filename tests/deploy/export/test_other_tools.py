@@ -18,7 +18,7 @@ from statewise.model.building import read_recipe
 from statewise.model.loading import new_model
 
 pytestmark = pytest.mark.slow
-PAGE = Path(__file__).parents[2] / "docs" / "fine-tuning.md"
+PAGE = Path(__file__).parents[3] / "docs" / "fine-tuning.md"
 
 
 @pytest.fixture(scope="module")
