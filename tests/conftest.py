@@ -10,6 +10,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that tests start compiles all sources
+sys.dont_write_bytecode = False
+
 sys.path.insert(0, str(Path(__file__).parent))  # so that every test finds `doubles`
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # whose scripts import the parts they share
 
@@ -25,6 +28,9 @@ def pytest_addoption(parser):
         default=[],
         metavar="MODULE:CLASS",
         help="backbone of another package for the contract suite (docs/adding-a-backbone.md)",
+    )
+    parser.addoption(
+        "--one-case", action="store_true", help="only the first case of each test, for the inner loop (`make check`)"
     )
     parser.addoption(
         "--objective",
@@ -44,6 +50,17 @@ def pytest_configure(config):
     for name in config.getoption("--backbone"):
         doubles.TINY_BACKBONES[name] = doubles.tiny_of(BACKBONES[name])
     doubles.OWN_OBJECTIVES += config.getoption("--objective")
+
+
+def pytest_collection_modifyitems(config, items):
+    """With `--one-case`, keeps the first case of each test."""
+    if config.getoption("--one-case"):
+        first = {}
+        for item in items:
+            first.setdefault(item.nodeid.partition("[")[0], item)
+        others = [item for item in items if first[item.nodeid.partition("[")[0]] is not item]
+        config.hook.pytest_deselected(items=others)
+        items[:] = list(first.values())
 
 
 @pytest.fixture(autouse=True)

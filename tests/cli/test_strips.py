@@ -13,6 +13,8 @@ from statewise.strips.model.learned import Learned, alone
 from statewise.strips.planning.planner import installed
 from statewise.strips.trace_data.trace_files import read_traces
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PROBLEM = """(define (problem two) (:domain blocks) (:objects b1 b2 - block)
 (:init (ontable b1) (ontable b2) (clear b1) (clear b2) (handempty)) (:goal (on b1 b2)))"""
 DOMAIN = """(define (domain blocks) (:requirements :strips :typing) (:types block)
@@ -772,7 +774,7 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
     assert "open       no question about what the model allows where these traces led\n" in out
     said = " ".join(out.split())
     assert "assumed what the model forbids never happened in these 40 traces, which begin with" in said
-    assert "if they do not begin in all kinds of states, such as every level of what runs out, it may happen" in said
+    assert "if traces do not begin in all kinds of states, such as every level of what runs out, it may happen" in said
     assert "Schemas have predicates of at most 2 arguments, which are different arguments of the action, no con" in said
     assert "nothing" not in out
     (tmp_path / "new.txt").write_text("(board c0 l0)\n(sail l0 l1) (board l0 c0)\n(board c7 l8) (fly c7)\n")
