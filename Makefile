@@ -5,13 +5,14 @@ BIN = $(VENV)/bin
 # What a torch wheel without CUDA needs differs by machine; TORCH=... replaces the pinned version.
 TORCH ?= $(shell grep -m1 '^torch==' constraints.txt)
 
-# Tests use one thread each, so as many processes as cores; a file stays with one, whose fixtures then train once.
+# Tests use one thread each, so as many processes as cores.
 WORKERS ?= auto
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
 
 # `make demo SEED=2` shows another draw of weights and graphs.
 SEED ?= 1
 
-.PHONY: setup demo play test slow bench gpu clean
+.PHONY: setup demo play test lint suite check first-cases slow bench gpu clean
 
 setup: $(VENV)/.ready
 
@@ -41,11 +42,25 @@ play: setup
 	test -f runs/demo/belief-state/reports/evaluation.json || $(TRAIN_BELIEF_STATE)
 	$(BIN)/statewise playground runs/demo/next-token runs/demo/next-latent runs/demo/belief-state
 
+# Linters run beside the tests. A process that has no file left takes over half of another one's tests.
 test: setup
+	@$(MAKE) --no-print-directory -j 2 lint suite
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
+
+suite: setup
+	$(PYTEST) --dist worksteal
+
+# The inner loop: linters, and the first case of every test that starts no other process and reads no page.
+check: setup
+	@$(MAKE) --no-print-directory -j 2 lint first-cases
+
+WHOLE = cli experiments training/test_kill.py training/test_sharding.py test_docs.py test_guides.py test_benchmarks.py
+first-cases: setup
+	$(PYTEST) --dist worksteal --one-case $(WHOLE:%=--ignore tests/%)
 
 slow: setup
 	$(BIN)/python -m pytest -m slow --timeout 7200

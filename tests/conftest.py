@@ -1,5 +1,6 @@
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +9,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start, too: as ma
 import pytest
 import torch
 from hypothesis import settings
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that tests start compiles all sources
+sys.dont_write_bytecode = False
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that every test finds `doubles`
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # whose scripts import the parts they share
@@ -24,6 +28,9 @@ def pytest_addoption(parser):
         default=[],
         metavar="MODULE:CLASS",
         help="backbone of another package for the contract suite (docs/adding-a-backbone.md)",
+    )
+    parser.addoption(
+        "--one-case", action="store_true", help="only the first case of each test, for the inner loop (`make check`)"
     )
     parser.addoption(
         "--objective",
@@ -45,12 +52,40 @@ def pytest_configure(config):
     doubles.OWN_OBJECTIVES += config.getoption("--objective")
 
 
+def pytest_collection_modifyitems(config, items):
+    """With `--one-case`, keeps the first case of each test."""
+    if config.getoption("--one-case"):
+        first = {}
+        for item in items:
+            first.setdefault(item.nodeid.partition("[")[0], item)
+        others = [item for item in items if first[item.nodeid.partition("[")[0]] is not item]
+        config.hook.pytest_deselected(items=others)
+        items[:] = list(first.values())
+
+
 @pytest.fixture(autouse=True)
 def alike():
     """Whatever ran before. Tests are small: threads would only wait for each other, and a training run, or a benchmark,
     may have set more."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Python processes start as forks of a server that has imported PyTorch (`forked.py`), in no time."""
+    if not hasattr(os, "pidfd_open"):
+        return  # they start as they are
+    import forked
+
+    forked.python()  # the server is a real process
+    started = subprocess.Popen
+
+    def start(command, *rest, **fields):
+        own = isinstance(command, list) and command[:1] == [sys.executable] and command[1] != "-W"
+        return started(forked.python(*command[1:]) if own else command, *rest, **fields)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
 
 
 @pytest.fixture

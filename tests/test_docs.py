@@ -29,6 +29,8 @@ from statewise.objectives import OBJECTIVES
 from statewise.run import Run
 from statewise.tasks import TASKS
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 TINY = ["--trainer.steps=3", "--trainer.batch_size=8", "--backbone.width=16", "--backbone.layers=1"]
 
 

@@ -22,6 +22,8 @@ from statewise.experiments.launch import Listener, check
 from statewise.model.recipes import read_recipe
 from statewise.run import Run
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 TINY = [
     *SMALL_RUN,
     "--task.held_out_graphs=40",

@@ -14,6 +14,8 @@ from doubles import SMALL_RUN
 from statewise.cli import main
 from statewise.cli.served import names_of
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -13,6 +13,8 @@ from statewise.strips.model.learned import Learned, alone
 from statewise.strips.planning.planner import installed
 from statewise.strips.trace_data.trace_files import read_traces
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PROBLEM = """(define (problem two) (:domain blocks) (:objects b1 b2 - block)
 (:init (ontable b1) (ontable b2) (clear b1) (clear b2) (handempty)) (:goal (on b1 b2)))"""
 DOMAIN = """(define (domain blocks) (:requirements :strips :typing) (:types block)

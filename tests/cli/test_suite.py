@@ -15,6 +15,8 @@ from statewise.run import Run, shortened
 from statewise.runtime.durable import lock
 from statewise.runtime.messages import counted
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 SUITE = """
 about: Two tasks & <two> objectives.
 recipes:

@@ -15,6 +15,8 @@ from statewise.experiments.progress import Display, record_line
 from statewise.model.recipes import read_recipe
 from statewise.run import Run
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PARTS = {"next_token": 1.37091, "latent": 0.18192, "kl": 0.55293}
 TRAIN = {
     **{"kind": "train", "step": 12345, "loss": 2.10582, **PARTS, "gradient_norm": 3.78662, "learning_rate": 1e-3},

@@ -16,6 +16,8 @@ from statewise.run import DamagedCheckpoint, Replaced, Run, evaluation_of
 from statewise.run import folder as run_folder
 from statewise.training import checkpoint as checkpoints
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 ENVIRONMENT = {"device": "cpu", "precision": "fp32", "threads": 1}
 
 

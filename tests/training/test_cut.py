@@ -13,6 +13,8 @@ from statewise.cli import main
 from statewise.experiments.jobs import RunsOutcome
 from statewise.run import Run
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 WORDS = [
     "train",
     "path-star-small",

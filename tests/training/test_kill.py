@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from statewise.cli import main
 from statewise.run import Run
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 STEPS = 900  # several seconds of training, so that a kill comes while it runs
 
 FLAGS = [

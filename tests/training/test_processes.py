@@ -13,6 +13,8 @@ from doubles import SMALL_RUN, lives
 
 from statewise.training import processes
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 LATE = """
 import os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])

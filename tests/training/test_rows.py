@@ -16,6 +16,8 @@ from statewise.run import Run
 from statewise.training import checkpoint as checkpoints
 from statewise.training.sharding import read
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 FLAGS = [
     *("--backbone=belief_slots", "--backbone.chunk=8", "--backbone.width=16", "--backbone.heads=2"),
     *("--backbone.layers=1", "--backbone.across_rows=true", "--task.context=20", "--trainer.rows=consecutive"),

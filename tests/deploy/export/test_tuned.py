@@ -21,6 +21,8 @@ from statewise.tasks.corpus import tokenizers
 from statewise.tasks.corpus.folder import Corpus
 from statewise.tasks.text import bpe
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 peft = pytest.importorskip("peft", reason="needs the extra hf")
 transformers.logging.disable_progress_bar()

@@ -31,6 +31,8 @@ from statewise.runtime.ledger import Ledger
 from statewise.runtime.messages import to_install
 from statewise.runtime.progress import listening
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 def longer_wins(question):
     """A judge that goes by length, wherever the story stands."""

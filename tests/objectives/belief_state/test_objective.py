@@ -161,7 +161,8 @@ def test_without_gradients_the_loss_is_the_same():
     assert not quiet.requires_grad
 
 
-@pytest.mark.parametrize("head", [pytest.param("mlp", marks=pytest.mark.slow), "mixture"])
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["mlp", "mixture"])
 def test_compiled_it_is_the_same_and_not_unrolled(monkeypatch, head):
     objective, batch = tiny_objective("belief_state", backbone={"layers": 1}, head=head), random_batch()
     parameters = list(objective.parameters())
