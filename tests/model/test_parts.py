@@ -49,7 +49,7 @@ def test_the_table_says_what_models_can_do(name, predictors):
     backbones = list(dict.fromkeys(backbone for _, backbone in predictors))
     groups = defaultdict(list)
     for objective in OBJECTIVES:
-        having = [one for one in backbones if isinstance(predictors[objective, one], CAPABILITIES[name])]
+        having = [one for one in backbones if predictors[objective, one].capability(CAPABILITIES[name]) is not None]
         groups[tuple(having)].append(objective)
     phrases = []
     for having, objectives in groups.items():

@@ -17,7 +17,7 @@ from statewise.analysis.beliefs.pictures import planes
 from statewise.cli import main
 from statewise.config.recipes import recipe_names, recipe_text
 from statewise.data_types import Hidden
-from statewise.decoding.predictor import StateDynamics
+from statewise.decoding.predictor import Predictor, StateDynamics
 from statewise.model.recipes import read_recipe
 from statewise.reporting.figures import Curve, Drawing, Panel, over_steps, stored
 from statewise.tasks import TASKS
@@ -140,6 +140,7 @@ class Bayesian(StateDynamics):
     """States are the joint beliefs behind a random linear map; `damage` moves each step's belief towards the start."""
 
     device = "cpu"
+    capability = Predictor.capability
 
     def __init__(self, world, damage=0.0):
         self.world, self.damage = world, damage

@@ -209,7 +209,7 @@ def test_drawn_rides_are_a_control(tmp_path, capsys):
             assert int(lines["new_streets"]) > 0
             assert float(lines["valid_rides"]) < 0.2
     for flags, message in (
-        (["check"], "give the file"),
+        (["check"], "FILE is missing: the rides to check"),
         (["map"], "by --out"),
         (["map", "--out", "x", "--corrupt", "2"], "a share from 0 to 1"),
         (["check", "f", "--out", "x"], "--out does not go with rides check"),
