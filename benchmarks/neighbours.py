@@ -54,11 +54,11 @@ class Watched(ContinuousBatch):
         super().__init__(*given, **fields)
         self.logits: dict[Row, list[Tensor]] = {}
 
-    def _give(self, logits: Tensor, rows: list[Row], *given: Any) -> Any:
+    def _choose(self, logits: Tensor, rows: list[Row], *given: Any) -> Any:
         for place, row in enumerate(rows):
             if not row.ended:
                 self.logits.setdefault(row, []).append(logits[place, 0].clone())
-        return super()._give(logits, rows, *given)
+        return super()._choose(logits, rows, *given)
 
 
 class Found:

@@ -70,8 +70,8 @@ def main(words: Sequence[str] | None = None) -> int:
     def analysis(name: str) -> Callable[[int], dict[str, float]]:
         def run(rows: int) -> dict[str, float]:
             with ExitStack() as patches:
-                for module in ("following", "detours", "map"):
-                    where = importlib.import_module(f"statewise.analysis.{module}")
+                for module in ("continuations", "detours", "map"):
+                    where = importlib.import_module(f"statewise.analysis.world_models.{module}")
                     patches.enter_context(mock.patch.object(where, "ROWS", rows))
                 found: Findings = make_analysis(name, **analyses[name]).analyze(subject)
             return found.metrics

@@ -65,8 +65,6 @@ TRAIN = ["train", "path-star-small", "--out", "{out}/run", "--trainer.device=cpu
         (["data", "city", "--rows=100000000000", "--out", "{out}/city"], "at most 1,000,000 crossings"),
         (["data", "city", "--rows=-5", "--out", "{out}/city"], "--rows must be at least 2"),
         (["data", "text", "{out}", "--tokenizer=bpe:100000000000", "--out", "{out}/c"], "at most 16,777,216 tokens"),
-        (["strips", "reproduce", "table1", "--sizes=-5", "--out", "{out}/r"], "--sizes must be numbers from 1"),
-        (["strips", "reproduce", "table1", "--sizes=0", "--out", "{out}/r"], "--sizes must be numbers from 1"),
         (["strips", "traces", "blocksworld:100000000000", "--num=1", "--out", "{out}/t.csv"], "must be at most 100"),
         (["strips", "traces", "hanoi:100", "--num=1", "--out", "{out}/t.csv"], "more than 200,000 ground actions"),
         (["strips", "traces", "simple", "--num=100000000000", "--out", "{out}/t.csv"], "must be at most 10,000,000"),

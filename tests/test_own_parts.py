@@ -98,7 +98,7 @@ def train(tmp_path, monkeypatch, capsys):
         ({"objective": "own_parts:Share"}, "Share: a part of its loss is called accuracy, which the log of"),
         ({"objective": "own_parts:Tied"}, "are one tensor, and a checkpoint holds each under one name"),
         ({"task": "own_parts:BelowZero"}, "BelowZero: the metric gain_in_accuracy must be a number from 0 to 1"),
-        ({"task": "own_parts:Headless"}, "headline metric is 'exact_matches', which is none of its metrics: path_acc"),
+        ({"task": "own_parts:Headless"}, "headline metric is 'exact_matches', which is not one of its metrics: path"),
         ({"task": "own_parts:TakesLoss"}, "TakesLoss: the metric loss has a reserved name"),
         ({"task": "own_parts:NoNumber"}, "NoNumber: the metric share must be a number, not"),
         ({"task": "own_parts:Short"}, "Short.sample drew 1 sequences instead of 8"),

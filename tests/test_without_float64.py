@@ -58,7 +58,7 @@ def test_no_results_of_models_are_made_float64_where_they_are():
     """`.cpu()` comes first; where it cannot, `in_float64` decides. What is known to be on the host is listed."""
     on_host = {
         "decoding/sample.py": 1,  # logits that were brought to the host
-        "backbones/hf/standardisation.py": 1,  # a model that is being made
+        "backbones/hf/backbone.py": 1,  # a model that is being made
         "training/trainer.py": 1,  # counts of several processes, which mps does not have
         "runtime/devices.py": 1,  # `in_float64`
     }

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol,
 
 import numpy as np
 
-from statewise.runtime.devices import to_device
 from statewise.runtime.json_files import COUNT, MEASURED, TEXT, metric
 
 if TYPE_CHECKING:
@@ -216,6 +215,8 @@ class Batch(NamedTuple):
 
     def to(self, device: Any) -> Batch:
         """The same batch on a device."""
+        from statewise.runtime.devices import to_device  # tasks, which make batches of arrays, have no device
+
         ahead = self.continuation
         return self._replace(
             tokens=to_device(self.tokens, device),

@@ -10,6 +10,7 @@ from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.two_stream import TwoStreamConfig
 from statewise.cli import main
 from statewise.decoding.base import Decoder, Request, Step
+from statewise.decoding.predictor import Fetcher, require
 from statewise.experiments.decode_speed import Speed, decode_speed, in_own_process
 from statewise.experiments.draft_speed import DraftSpeed
 from statewise.objectives.predictors import CausalPredictor
@@ -75,7 +76,12 @@ def test_streams_that_part_while_training_have_parted(run, monkeypatch):
     recipe["backbone"]["separate_from"] = 0.5
     seen = []
     extend = CausalPredictor.extend
-    monkeypatch.setattr(CausalPredictor, "extend", lambda one, *given: seen.append(one.streams) or extend(one, *given))
+
+    def watched(predictor, *given):
+        seen.append(require(predictor, Fetcher).streams)
+        return extend(predictor, *given)
+
+    monkeypatch.setattr(CausalPredictor, "extend", watched)
     decode_speed(recipe, opened.task_files(), 2, 4, 3, "cpu", "fp32", None)
     assert seen == [("input", "prediction")] * 4
 

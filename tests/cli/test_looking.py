@@ -12,6 +12,7 @@ from doubles import SMALL_RUN, small_stories
 from statewise.analysis.base import Analysis, Findings
 from statewise.cli import main
 from statewise.config.recipes import recipe_text
+from statewise.decoding.predictor import Fetcher, require
 from statewise.model.loading import load_model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives.predictors import CausalPredictor
@@ -122,7 +123,7 @@ def test_the_untrained_control_is_where_the_model_is(share):
 
     class Look(Analysis):
         def analyze(self, subject):
-            streams = subject.snapshot.predictor.streams, subject.untrained().predictor.streams
+            streams = tuple(require(one.predictor, Fetcher).streams for one in (subject.snapshot, subject.untrained()))
             return Findings({}, [], {"streams": streams}, verdict="Seen.")
 
     streams = ("input", "prediction") if share == 0.5 else ("input",)

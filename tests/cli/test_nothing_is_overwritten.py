@@ -264,7 +264,7 @@ def test_a_trainer_whose_run_is_replaced_ends_with_a_sentence(capsys, tmp_path, 
     flags = ["--trainer.steps=4", "--trainer.evaluate_every=2", "--trainer.warmup_steps=0", "--task.held_out_graphs=4"]
     code, _, err = called(capsys, "train", "path-star-small", *SMALL_RUN, *flags, "--out", out)
     assert code == 2
-    said = f"statewise: {out} was deleted, moved or replaced while this process was writing to it: the process ends"
+    said = f"statewise: {out} was deleted, moved or replaced while this process was writing to it: this process ends"
     assert said in err
     assert "Traceback" not in err
     names = {"config.json", "data.json", "environment.json"} if how == "replaced" else set()

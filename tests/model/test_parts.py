@@ -43,13 +43,17 @@ def predictors():
     return found
 
 
+def _has(predictor, kind):
+    return predictor is not None and predictor.capability(kind) is not None
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_table_says_what_models_can_do(name, predictors):
     """Objectives that have the capability on the same backbones are named together; first those on all backbones."""
     backbones = list(dict.fromkeys(backbone for _, backbone in predictors))
     groups = defaultdict(list)
     for objective in OBJECTIVES:
-        having = [one for one in backbones if predictors[objective, one].capability(CAPABILITIES[name]) is not None]
+        having = [one for one in backbones if _has(predictors[objective, one], CAPABILITIES[name])]
         groups[tuple(having)].append(objective)
     phrases = []
     for having, objectives in groups.items():

@@ -94,6 +94,8 @@ def _run(words: list[str]) -> int:
 
         say(f"statewise {__version__}")
         return 0
+    import statewise.run  # noqa: F401 -- from then on no command replaces a file of a run by its name
+
     return dispatch(words, COMMANDS, __name__, lambda: OPTIONS)
 
 

@@ -92,9 +92,6 @@ class Parser(argparse.ArgumentParser):
             if action.metavar in PATHS and getattr(found, action.dest) == "":
                 name = action.option_strings[0] if action.option_strings else action.metavar
                 self.error(f"{name} is empty: give the path of a {PATHS[action.metavar]}")
-        if hasattr(found, "overwrite"):
-            import statewise.run  # noqa: F401 -- from then on no command writes a file of a run by its name
-
         return found
 
     def split(self, words: Sequence[str], besides: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:

@@ -210,7 +210,7 @@ def test_drawn_rides_are_a_control(tmp_path, capsys):
             assert float(lines["valid_rides"]) < 0.2
     for flags, message in (
         (["check"], "FILE is missing: the rides to check"),
-        (["map"], "by --out"),
+        (["map"], "--out is missing"),
         (["map", "--out", "x", "--corrupt", "2"], "a share from 0 to 1"),
         (["check", "f", "--out", "x"], "--out does not go with rides check"),
         (["map", "f", "--out", "x", "--corrupt", "0.1"], "--corrupt does not go with rides map"),
