@@ -29,7 +29,7 @@ __all__ = [
     "Examples",
     "Headline",
     "Hidden",
-    "LacksPower",
+    "LacksCapability",
     "Loss",
     "Metrics",
     "NotFinite",
@@ -357,12 +357,12 @@ class Evaluation:
     """Sequences with the fewest nats per token."""
 
 
-class LacksPower(ValueError):
+class LacksCapability(ValueError):
     """Raised if a task or model lacks an optional capability (a type that only some have)."""
 
-    def __init__(self, message: str, power: type) -> None:
+    def __init__(self, message: str, capability: type) -> None:
         super().__init__(message)
-        self.power = power
+        self.capability = capability
 
 
 class NotFinite(ArithmeticError):

@@ -6,7 +6,7 @@ import torch
 from doubles import TINY_BACKBONES, FixedTask, random_examples, spread_weights, subject, tiny_objective
 
 from statewise.analysis import make_analysis
-from statewise.data_types import Batch, LacksPower
+from statewise.data_types import Batch, LacksCapability
 
 
 def slowly(objective, examples, steps):
@@ -49,7 +49,7 @@ def test_drift_is_that_of_the_definitions(make_backbone):
 
 
 def test_models_without_dynamics_are_refused():
-    with pytest.raises(LacksPower, match="latent dynamics"):
+    with pytest.raises(LacksCapability, match="latent dynamics"):
         make_analysis("rollout-drift").analyze(
             subject(tiny_objective("next_token").predictor(), FixedTask(random_examples(np.random.default_rng(0))))
         )

@@ -27,7 +27,7 @@ from statewise.backbones import BACKBONES
 from statewise.backbones.nn.rotary import rotary_angles
 from statewise.backbones.nn.streams import INPUT, PREDICTION, stream_mask
 from statewise.cli import main
-from statewise.data_types import Batch, LacksPower
+from statewise.data_types import Batch, LacksCapability
 from statewise.model import snapshots
 from statewise.objectives import OBJECTIVES, activations
 from statewise.run import FILES
@@ -326,7 +326,7 @@ def test_what_cannot_be_patched_is_said_and_hooks_go_in_any_case():
     compiled = torch.compile(gpt, backend="eager")
     with pytest.raises(ValueError, match="compiled"):
         activations.read(compiled, whole(), ["*"])
-    with pytest.raises(LacksPower):
+    with pytest.raises(LacksCapability):
         activations.hook_points(torch.nn.Linear(2, 2))
 
 

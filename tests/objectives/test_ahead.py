@@ -5,7 +5,7 @@ import torch
 from doubles import CONTEXT, pack, random_batch, spread_weights, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
-from statewise.data_types import Batch, LacksPower
+from statewise.data_types import Batch, LacksCapability
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.targets import follows, predicted, predicts, reached
 
@@ -124,7 +124,7 @@ def test_a_backbone_that_cannot_branch_is_refused():
         pass
 
     kind = OBJECTIVES["multi_token"]
-    with pytest.raises(LacksPower, match="multi_token needs a backbone whose last block can be replicated"):
+    with pytest.raises(LacksCapability, match="multi_token needs a backbone whose last block can be replicated"):
         kind(kind.Config(), lambda **_: Whole())
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.nn.cache import SLACK
-from statewise.data_types import Batch, Examples, LacksPower
+from statewise.data_types import Batch, Examples, LacksCapability
 from statewise.decoding.predictor import Drafter, Traceable, require
 from statewise.objectives import OBJECTIVES
 from statewise.tasks.batches import collate
@@ -64,7 +64,7 @@ def can_be_had(name, backbone):
     """Of our own objectives `REFUSED` says it; one of another package says so itself."""
     try:
         return (name, backbone) not in REFUSED and bool(name not in OWN_OBJECTIVES or new(f"{name} on {backbone}"))
-    except LacksPower:
+    except LacksCapability:
         return False
 
 

@@ -3,7 +3,7 @@
 import pytest
 from doubles import tiny_belief_slots, tiny_gpt, tiny_objective, tiny_recurrent, tiny_two_stream
 
-from statewise.data_types import LacksPower
+from statewise.data_types import LacksCapability
 from statewise.decoding.predictor import (
     Carrier,
     Drafter,
@@ -50,6 +50,8 @@ def test_under_another_protocol_a_predictor_keeps_its_other_capabilities():
 def test_a_predictor_with_a_head_of_its_own_does_not_borrow():
     predictor = tiny_objective("belief_state", make_backbone=tiny_two_stream).predictor()
     assert able(predictor) == {GoalScorer}
-    with pytest.raises(LacksPower, match=r"^restricted-state needs a model whose kept state can be limited$") as raised:
+    with pytest.raises(
+        LacksCapability, match=r"^restricted-state needs a model whose kept state can be limited$"
+    ) as raised:
         require(predictor, StateLimiter)
-    assert raised.value.power is StateLimiter
+    assert raised.value.capability is StateLimiter

@@ -6,7 +6,7 @@ from doubles import CutStream, random_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.data_types import Examples, LacksPower
+from statewise.data_types import Examples, LacksCapability
 from statewise.tasks import permutation
 from statewise.tasks.batches import Stream, blocks, collate, same_prompt_length, similar_prompt_length
 from statewise.tasks.manhattan.task import pack
@@ -178,7 +178,7 @@ def test_lanes_begin_elsewhere_with_another_seed():
 
 def test_only_rows_of_a_stream_follow_one_another():
     for fields in ({}, {"training_graphs": 30}):
-        with pytest.raises(LacksPower, match="training rows are consecutive windows"):
+        with pytest.raises(LacksCapability, match="training rows are consecutive windows"):
             Stream(task(**fields), seed=0, batch_size=2, rows="consecutive")
     assert Stream(task(), seed=0, batch_size=2).batch(0).continuation is None
 

@@ -207,8 +207,8 @@ class Analysis(ABC):
         self.config = config
 
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """Raises `LacksPower` if the task, or the model that `predictor` makes, lacks what the analysis needs: a suite
-        asks before training, with weights that have no memory."""
+        """Raises `LacksCapability` if the task, or the model that `predictor` makes, lacks what the analysis needs: a
+        suite asks before training, with weights that have no memory."""
         return
 
     @abstractmethod

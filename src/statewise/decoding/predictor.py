@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from statewise.data_types import LacksPower
+from statewise.data_types import LacksCapability
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,10 +85,10 @@ class Predictor(ABC):
 
 
 def require(predictor: Predictor, kind: type[Kind]) -> Kind:
-    """`Predictor.capability`. Raises `LacksPower`, a `ValueError`, if the model cannot do that."""
+    """`Predictor.capability`. Raises `LacksCapability`, a `ValueError`, if the model cannot do that."""
     found = predictor.capability(kind)
     if found is None:
-        raise LacksPower(kind.needed, kind)
+        raise LacksCapability(kind.needed, kind)
     return found
 
 

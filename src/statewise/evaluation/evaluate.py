@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from statewise.data_types import Batch, Completion, Evaluation, Examples, LacksPower, Part, Ragged
+from statewise.data_types import Batch, Completion, Evaluation, Examples, LacksCapability, Part, Ragged
 from statewise.decoding.base import Request
 from statewise.decoding.carried_state import seeing_targets
 from statewise.decoding.predictor import Carrier, require
@@ -316,7 +316,7 @@ def evaluate_whole_texts(task: Task, predictor: Predictor, reading: StateReading
     """
     model = require(require(predictor, Carrier).under(*reading), Carrier)
     if not isinstance(task, WholeTexts):
-        raise LacksPower("whole documents need a task with documents longer than its sequences", WholeTexts)
+        raise LacksCapability("whole documents need a task with documents longer than its sequences", WholeTexts)
     nats, count, documents = 0.0, 0, 0
     units: Counter[str] = Counter()
     for text in task.held_out_texts():

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from statewise.data_types import Examples, LacksPower
+from statewise.data_types import Examples, LacksCapability
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor, closing_symbol
 from statewise.evaluation.scoring import score_batch
@@ -50,7 +50,7 @@ class Filled:
 def infilling(task: Task) -> Infilling:
     """The task, if it supports infilling. Raises `ValueError` if not."""
     if not isinstance(task, Infilling):
-        raise LacksPower("infilling needs a task whose sequences have a beginning, a middle and an end", Infilling)
+        raise LacksCapability("infilling needs a task whose sequences have a beginning, a middle and an end", Infilling)
     return task
 
 

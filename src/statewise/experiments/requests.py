@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.data_types import Evaluation, LacksPower
+from statewise.data_types import Evaluation, LacksCapability
 from statewise.decoding.carried_state import PROTOCOLS, StateReading, state_readings
 from statewise.reporting.tables import number
 from statewise.run import Run, check_checkpoint, evaluation_of, evaluation_on, named, report_of
@@ -239,7 +239,7 @@ class EvaluationRequest:
 
     def score_fills(self, model: Model) -> tuple[str, dict[str, Any]]:
         """Name and content of the report on the likelihood, under the model, of the sequences that `statewise fill`
-        wrote into the file of `--fills`. Raises `LacksPower` if the task is not text."""
+        wrote into the file of `--fills`. Raises `LacksCapability` if the task is not text."""
         from statewise.evaluation.infilling import read_fills, referee
         from statewise.tasks.base import RunningText
 
@@ -247,7 +247,7 @@ class EvaluationRequest:
         fills = read_fills(path)
         with model.asking() as predictor:
             if not isinstance(model.task, RunningText):
-                raise LacksPower("a referee needs a task of text under a tokenizer", RunningText)
+                raise LacksCapability("a referee needs a task of text under a tokenizer", RunningText)
             refereed = referee(predictor, model.task, fills)
         name = report_of("fills", path.resolve()) + _checkpoint_suffix(self.options.checkpoint)
         left_out = [place + 1 for place in refereed.left_out]

@@ -1,6 +1,6 @@
 """The parts that recipes name: their tables, and which of them have a capability that others lack.
 
-Code that raises `LacksPower` knows a task or a predictor but no table, so the names are added here. What tasks and
+Code that raises `LacksCapability` knows a task or a predictor but no table, so the names are added here. What tasks and
 backbones can do is read off their classes. What a model can do depends on its objective and its backbone; a test builds
 them all, and compares.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from statewise.backbones import BACKBONES
 from statewise.config.registry import Table
-from statewise.data_types import LacksPower
+from statewise.data_types import LacksCapability
 from statewise.objectives import OBJECTIVES
 from statewise.tasks import TASKS
 
@@ -41,11 +41,11 @@ depend on the model that it loads and are left out."""
 
 @contextmanager
 def explaining_missing_capability() -> Iterator[None]:
-    """Raises `ValueError` in place of `LacksPower`, with the names of those that have the capability."""
+    """Raises `ValueError` in place of `LacksCapability`, with the names of those that have the capability."""
     try:
         yield
-    except LacksPower as error:
-        raise ValueError(f"{error}: {who_has(error.power)}") from error
+    except LacksCapability as error:
+        raise ValueError(f"{error}: {who_has(error.capability)}") from error
 
 
 def who_has(capability: type) -> str:

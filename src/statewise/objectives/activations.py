@@ -13,7 +13,7 @@ from torch import Tensor
 from statewise.backbones.base import Backbone
 from statewise.backbones.nn.hooks import Hookable, HookPoint, See
 from statewise.config.recipe import unknown
-from statewise.data_types import Batch, LacksPower
+from statewise.data_types import Batch, LacksCapability
 from statewise.decoding.predictor import Predictor
 from statewise.objectives.predictors import CausalPredictor
 from statewise.runtime.messages import check_texts, cut
@@ -23,18 +23,18 @@ LAYERS = "blocks.*.hook_resid_post"
 
 
 def backbone_of(predictor: Predictor) -> Backbone:
-    """The backbone that `predictor` reads with. Raises `LacksPower` if it reads with something else."""
+    """The backbone that `predictor` reads with. Raises `LacksCapability` if it reads with something else."""
     if not isinstance(predictor, CausalPredictor):
-        raise LacksPower("activations by name need a model that predicts from a backbone", CausalPredictor)
+        raise LacksCapability("activations by name need a model that predicts from a backbone", CausalPredictor)
     return predictor.backbone
 
 
 def hook_points(backbone: Backbone) -> Mapping[str, HookPoint]:
-    """The backbone's hook points by name. Raises `LacksPower` if it names none, `ValueError` if it is compiled."""
+    """The backbone's hook points by name. Raises `LacksCapability` if it names none, `ValueError` if it is compiled."""
     if any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in backbone.modules()):
         raise ValueError("a compiled model does not run its hooks: read and patch one that is not compiled")
     if not isinstance(backbone, Hookable):
-        raise LacksPower("activations by name need a backbone that names them", Hookable)
+        raise LacksCapability("activations by name need a backbone that names them", Hookable)
     return backbone.hook_points()
 
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 from statewise.backbones.base import BackboneFactory, last_columns, read_in_parts
 from statewise.backbones.capabilities import Branch, Branching
 from statewise.backbones.nn.cache import Cache, PlaceStore
-from statewise.data_types import Batch, Hidden, LacksPower, Loss, Part
+from statewise.data_types import Batch, Hidden, LacksCapability, Loss, Part
 from statewise.decoding.predictor import Drafter
 from statewise.objectives.base import Objective, document_flops, head_flops, token_flops
 from statewise.objectives.predictors import CausalCursor, DraftHead, HeadPredictor
@@ -51,7 +51,7 @@ class MultiToken(Objective):
         self.config = config
         backbone = make_backbone()
         if not isinstance(backbone, Branching):
-            raise LacksPower(f"{self.name} needs a backbone whose last block can be replicated", Branching)
+            raise LacksCapability(f"{self.name} needs a backbone whose last block can be replicated", Branching)
         check_horizon(config.horizon, backbone.context)
         self.backbone: Branching = backbone
         self.branches: Sequence[Branch] = nn.ModuleList(backbone.make_branch() for _ in range(config.horizon))  # type: ignore[assignment]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.data_types import Examples, LacksPower
+from statewise.data_types import Examples, LacksCapability
 from statewise.tasks.base import Task, World
 
 MOST_WORDS = 100_000
@@ -64,7 +64,7 @@ class Automaton(World):
 def automaton(task: Task) -> Automaton:
     """The task, if it is an automaton. Raises `ValueError` if not."""
     if not isinstance(task, Automaton):
-        raise LacksPower("this analysis needs a task that knows which prefixes lead to the same state", Automaton)
+        raise LacksCapability("this analysis needs a task that knows which prefixes lead to the same state", Automaton)
     return task
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from statewise.data_types import Completion, Examples, Headline, LacksPower, Rows
+from statewise.data_types import Completion, Examples, Headline, LacksCapability, Rows
 from statewise.runtime.json_files import Shape, parse_json
 from statewise.tasks.own_files.lines import Problems, read_lines
 
@@ -266,7 +266,7 @@ class RunningText(ABC):
 def running_text(task: Task) -> RunningText:
     """The task, if its models give a likelihood to a text from left to right. Raises `ValueError` if not."""
     if not isinstance(task, RunningText):
-        raise LacksPower("the likelihood of a text needs a task of text under a tokenizer", RunningText)
+        raise LacksCapability("the likelihood of a text needs a task of text under a tokenizer", RunningText)
     if not task.left_to_right:
         raise ValueError(
             "the model of this run reads the end of a text first, so it gives no left-to-right likelihood: train "
@@ -294,9 +294,9 @@ class ConsecutiveRows(ABC):
 
 
 def consecutive_rows(task: Task) -> ConsecutiveRows:
-    """The task, if its training rows are consecutive. Raises `LacksPower` if not."""
+    """The task, if its training rows are consecutive. Raises `LacksCapability` if not."""
     if not isinstance(task, ConsecutiveRows):
-        raise LacksPower(
+        raise LacksCapability(
             "trainer.rows consecutive needs a task whose training rows are consecutive windows of one text",
             ConsecutiveRows,
         )
@@ -438,5 +438,5 @@ class Believed(World):
 def believed(task: Task) -> Believed:
     """The task, if its beliefs are known. Raises `ValueError` if not."""
     if not isinstance(task, Believed):
-        raise LacksPower("this analysis needs a task whose beliefs are known exactly", Believed)
+        raise LacksCapability("this analysis needs a task whose beliefs are known exactly", Believed)
     return task

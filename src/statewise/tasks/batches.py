@@ -58,8 +58,8 @@ class Stream:
         world: int = 1,
         rows: Literal["shuffled", "consecutive"] = "shuffled",
     ) -> None:
-        """Raises `LacksPower` if `rows` is consecutive and the task's rows are not, and `ValueError` if a batch has
-        more tokens than can be drawn at once."""
+        """Raises `LacksCapability` if `rows` is consecutive and the task's rows are not, and `ValueError` if a batch
+        has more tokens than can be drawn at once."""
         if batch_size % world:
             raise ValueError(f"a batch of {batch_size} cannot be divided among {world} processes: choose a multiple")
         check_tokens("trainer.batch_size", batch_size // world, task.longest_row)

@@ -9,7 +9,7 @@ from doubles import VOCABULARY, FixedTask, MarkovPredictor, random_examples, spr
 from torch import nn
 
 from statewise.analysis import make_analysis
-from statewise.data_types import Batch, Hidden, LacksPower
+from statewise.data_types import Batch, Hidden, LacksCapability
 from statewise.decoding.predictor import StateDynamics
 from statewise.tasks.state_tracking.task import StateTracking, StateTrackingConfig
 
@@ -124,7 +124,7 @@ def test_a_test_set_needs_an_option_and_a_value(by):
 def test_what_cannot_be_rolled_is_refused():
     task = s3()
     plain = tiny_objective("next_token", backbone=sizes(task)).predictor()
-    with pytest.raises(LacksPower, match="latent dynamics"):
+    with pytest.raises(LacksCapability, match="latent dynamics"):
         make_analysis("dynamics-accuracy").analyze(subject(plain, task))
     rolled = model(task).predictor()
     with pytest.raises(ValueError, match=r"at most 12 tokens.*read, 40"):

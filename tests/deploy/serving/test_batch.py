@@ -9,7 +9,7 @@ import torch
 from doubles import TINY_BACKBONES, VOCABULARY, MarkovPredictor, spread_weights, tiny_objective
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from statewise.data_types import LacksPower
+from statewise.data_types import LacksCapability
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.draft_length import MeasuredLength
@@ -484,7 +484,7 @@ def test_drafts_must_fit_the_context_and_need_a_model_that_can():
     assert may_draft(predictor, "model")
     assert may_draft(plain, "prompt_lookup")
     assert not may_draft(plain, "model")
-    with pytest.raises(LacksPower):
+    with pytest.raises(LacksCapability):
         drafting(plain, 1)
 
 

@@ -20,7 +20,7 @@ from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, expla
 from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, equal_beliefs, planes
-from statewise.data_types import Examples, LacksPower
+from statewise.data_types import Examples, LacksCapability
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Drawing, Panel, over_steps
 from statewise.runtime.bounds import bounded
@@ -199,8 +199,10 @@ class BeliefGeometry(Analysis):
             pattern = LAYERS if layers == ALL else layers
             try:
                 widths = layer_widths(snapshot, examples[:1], pattern)
-            except LacksPower as error:
-                raise LacksPower(f"{error}; with --layers null the last state alone is read", error.power) from None
+            except LacksCapability as error:
+                raise LacksCapability(
+                    f"{error}; with --layers null the last state alone is read", error.capability
+                ) from None
             every = states_of(snapshot, examples, rows, columns, pattern)
             found = dict(zip(widths, np.split(every, np.cumsum(list(widths.values()))[:-1], axis=1)))
             if len(found) > 1:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from statewise.analysis.probes.fit import UNDEFINED
 from statewise.analysis.probes.probing import LabelledStates, Probing, ProbingConfig
-from statewise.data_types import Examples, LacksPower
+from statewise.data_types import Examples, LacksCapability
 from statewise.decoding.predictor import Predictor
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import short
@@ -170,9 +170,9 @@ class WorldProbe(Probing):
 
 
 def world_of(task: Task, analysis: str) -> World:
-    """The task, if it knows its true state, which `analysis` needs. Raises `LacksPower` if not."""
+    """The task, if it knows its true state, which `analysis` needs. Raises `LacksCapability` if not."""
     if not isinstance(task, World):
-        raise LacksPower(f"{analysis} needs a task that knows its true state", World)
+        raise LacksCapability(f"{analysis} needs a task that knows its true state", World)
     return task
 
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject, percent
 from statewise.analysis.world_models.reconstruction import Reconstruction, Ride, Street, reconstruct, rides_of
-from statewise.data_types import Examples, LacksPower
+from statewise.data_types import Examples, LacksCapability
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Sample, SampleConfig
@@ -197,7 +197,7 @@ def _layer(streets: StreetMap, label: str, listed: list[Street], *, stands_out: 
 
 
 def _rides(task: Task) -> Manhattan:
-    """The task, if it is one of taxi rides. Raises `LacksPower` if not."""
+    """The task, if it is one of taxi rides. Raises `LacksCapability` if not."""
     if not isinstance(task, Manhattan):
-        raise LacksPower("a map needs a task of taxi rides", Manhattan)
+        raise LacksCapability("a map needs a task of taxi rides", Manhattan)
     return task

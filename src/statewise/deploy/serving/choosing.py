@@ -146,8 +146,8 @@ class Drafting:
 
     def __init__(self, predictor: Predictor, length: Length, source: Source, part: int) -> None:
         """`length`: tokens drafted at a time, at most; `auto`: as many as are measured to be fastest for the number of
-        rows, perhaps none. Then a pass reads at most `part` tokens, so that no row waits long. Raises `LacksPower` if
-        the model itself shall draft and cannot, and `ValueError` if a draft cannot fit its context."""
+        rows, perhaps none. Then a pass reads at most `part` tokens, so that no row waits long. Raises `LacksCapability`
+        if the model itself shall draft and cannot, and `ValueError` if a draft cannot fit its context."""
         self.model = ModelDrafts(require(predictor, Drafter)) if source == "model" else None
         self.length, self.longest, self.part = length, predictor.context - 1, part
         if length != "auto" and length > self.longest:
