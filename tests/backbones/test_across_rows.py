@@ -198,6 +198,7 @@ def test_a_pass_that_is_computed_again_for_its_gradient_reads_the_same():
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_compiled_it_keeps_the_same():
     plain, read = begun()
     made, _ = begun()
