@@ -54,11 +54,12 @@ lint: setup
 suite: setup
 	$(PYTEST) --dist worksteal
 
-# The inner loop: linters, and the first case of every test that starts no other process and reads no page.
+# The inner loop: linters, and the first case of each test of the rooms below the command line that starts no other process.
 check: setup
 	@$(MAKE) --no-print-directory -j 2 lint first-cases
 
-WHOLE = cli experiments training/test_kill.py training/test_sharding.py test_docs.py test_guides.py test_benchmarks.py
+WHOLE = cli experiments deploy reporting analysis training/test_kill.py training/test_sharding.py training/test_rows.py backbones/test_hub.py \
+    config/test_registry.py strips/planning $(patsubst tests/%,%,$(filter-out tests/test_architecture.py,$(wildcard tests/test_*.py)))
 first-cases: setup
 	$(PYTEST) --dist worksteal --one-case $(WHOLE:%=--ignore tests/%)
 
