@@ -16,7 +16,7 @@ class Declared:
     """A field of a dataclass."""
 
     default: Any
-    """Default value, or the expression as text if that needs names or calls; None if there is none."""
+    """Default value, or its expression as text if it contains names or calls; None: the field has no default."""
     text: str
     """The docstring below it, on one line."""
     choices: tuple[str, ...] = ()

@@ -53,8 +53,8 @@ class Share:
     rank: int = 0
     processes: int = 1
     everyone: Callable[[Any], list[Any]] = lambda own: [own]
-    """From the result of this process to the results of all processes, in order. All processes call it the same number
-    of times; in between, each calls the model as often as its own examples need."""
+    """Takes the result of this process and returns the results of all processes, in order. All processes call it the
+    same number of times; in between, each calls the model as often as its own examples need."""
 
     def of(self, every: Iterable[T]) -> Iterable[T]:
         """This process's part of a sequence that all processes have."""

@@ -198,7 +198,7 @@ def read_fills(path: Path) -> list[Filled]:
             if number == 1 and isinstance(row, dict) and row.get("title") == f"statewise {FILLS}":
                 continue
             one = Filled(**check(row, FILL, str(path)))
-            "".join(vars(one).values()).encode()  # half of a surrogate pair is no text
+            "".join(vars(one).values()).encode()  # fails for half of a surrogate pair, which is not a character
         except (ValueError, TypeError):  # TypeError: it has further keys
             one = None
         if one is None or not one.prompt:

@@ -1,4 +1,4 @@
-"""From a recipe, or the recipe of a run, to a task and an objective."""
+"""Builds the task and the objective of a recipe, or of a run."""
 
 from __future__ import annotations
 

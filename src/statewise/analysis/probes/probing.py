@@ -128,7 +128,8 @@ class Probing(Analysis):
 
     @abstractmethod
     def labelled_states(self, task: Task, examples: Examples, rng: np.random.Generator) -> LabelledStates:
-        """The states of `examples` to probe; P is the same in every call. Raises `ValueError` if there are none."""
+        """The states of `examples` to probe; P is the same in every call. Raises `ValueError` if it has
+        no state to probe."""
 
     @abstractmethod
     def choose(self, train: LabelledStates, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -69,9 +69,9 @@ class Bias(NamedTuple):
     distinguishes_state: float
     """Twice the share of pairs of different states that get different values (D-IB)."""
     distinguishes_state_same_next: float
-    """The same share of the pairs with the same legal next tokens."""
+    """`distinguishes_state` of the pairs with the same legal next tokens."""
     distinguishes_state_other_next: float
-    """The same share of the pairs with different legal next tokens."""
+    """`distinguishes_state` of the pairs with different legal next tokens."""
     accuracy: float
     """Share of prefixes that get the value of their state."""
 
