@@ -22,7 +22,7 @@ from statewise.model.model import Model
 from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
 from statewise.tasks.hmm.beliefs import levels
-from statewise.tasks.hmm.expression import process
+from statewise.tasks.hmm.sources import process
 from statewise.tasks.hmm.task import Hmm, HmmConfig
 
 BATCH = 64

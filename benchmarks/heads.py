@@ -14,8 +14,8 @@ from unittest import mock
 import torch
 from timing import Benchmark, parser, ratio
 
-from statewise.backbones.nn import rotary
-from statewise.backbones.nn.rotary import rotary_angles, split_heads
+from statewise.backbones.nn import attention
+from statewise.backbones.nn.attention import rotary_angles, split_heads
 from statewise.training import machine
 
 SIZES = {"path-star-g2-4": (128, 25, 64, 4), "city-small": (64, 43, 96, 4), "text-small": (16, 256, 192, 4)}
@@ -30,7 +30,7 @@ def both_passes(by_hand: bool, rows: int, tokens: int, width: int, heads: int) -
     rotation = rotary_angles(torch.arange(tokens), width // heads)
 
     def call() -> list[torch.Tensor]:
-        with mock.patch.object(rotary, "written_by_hand", return_value=by_hand):
+        with mock.patch.object(attention, "written_by_hand", return_value=by_hand):
             found = split_heads(mixed, 3, heads, turned=2, rotation=rotation)
         return [*found, *torch.autograd.grad(found, mixed, weights)]
 

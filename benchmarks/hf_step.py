@@ -19,7 +19,7 @@ from one_step import one_step
 from timing import Benchmark, parser, ratio
 
 from statewise.backbones.hf.backbone import HuggingFace
-from statewise.backbones.hf.config import HuggingFaceConfig
+from statewise.backbones.hf.loading import HuggingFaceConfig
 from statewise.backbones.nn.masks import positions_within_documents
 from statewise.config.trainer import TrainerConfig
 from statewise.data_types import Batch, Examples

@@ -19,11 +19,9 @@ from products import DTYPES
 from timing import Benchmark, parser
 from torch import Tensor
 
-from statewise.backbones.nn.attention import attend_fused
+from statewise.backbones.nn.attention import attend_dense, attend_fused
 from statewise.backbones.nn.blockwise import attend_blockwise
-from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.stream_attention import attend_dense
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Pattern, Reach
+from statewise.backbones.nn.masks import INPUT, PREDICTION, Documents, Pattern, Reach
 from statewise.training import machine
 
 ROWS, HEADS, WIDTH = 1, 4, 64

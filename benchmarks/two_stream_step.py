@@ -20,7 +20,7 @@ from timing import Benchmark, parser, ratio
 
 from statewise.backbones import two_stream
 from statewise.backbones.base import Backbone
-from statewise.backbones.nn.stream_attention import attend_dense
+from statewise.backbones.nn.attention import attend_dense
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.data_types import Batch
 from statewise.objectives.next_token import NextToken, NextTokenConfig

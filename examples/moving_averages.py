@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.nn.cache import PlaceStore
-from statewise.backbones.nn.initialisation import init_weights
-from statewise.backbones.nn.layers import TokenEmbedding
+from statewise.backbones.nn.layers import TokenEmbedding, init_weights
 from statewise.data_types import Hidden
 from torch import nn
 

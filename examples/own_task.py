@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import statewise
 from statewise.data_types import Examples, Headline
-from statewise.tasks.base import Task
-from statewise.tasks.vocab import Vocab
+from statewise.tasks.base import Task, Vocab
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from statewise.data_types import Completion, Examples, Headline
-from statewise.tasks.base import Kept, Task, World
+from statewise.tasks.base import Kept, Task, Vocab, World
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.vocab import Vocab
 
 
 @dataclass(frozen=True)

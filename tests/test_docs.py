@@ -20,7 +20,7 @@ from pages import ROOT, blocks, commands, example, guides, page, run_code, shown
 import statewise
 from statewise.cli import main
 from statewise.config.recipe import parse
-from statewise.evaluation.judging.pairs import read_pairs
+from statewise.evaluation.judging.judgements import read_pairs
 from statewise.experiments.launch import train
 from statewise.model.building import TABLES
 from statewise.model.loading import load_model

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from statewise.backbones.nn.attention import attend_fused, attend_written_out
-from statewise.backbones.nn.stream_attention import attend_dense, attend_streams
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Pattern, Reach
+from statewise.backbones.nn.attention import attend_dense, attend_fused, attend_streams, attend_written_out
+from statewise.backbones.nn.masks import INPUT, PREDICTION, Pattern, Reach
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.cli import main as command
 from statewise.config.recipe import Recipe

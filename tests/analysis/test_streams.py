@@ -12,7 +12,7 @@ from two_stream_paper import from_the_paper
 from statewise.analysis import make_analysis
 from statewise.analysis.positions import documents, positions, smoothed
 from statewise.backbones.nn.layers import TokenEmbedding
-from statewise.backbones.nn.streams import Reach, stream_mask
+from statewise.backbones.nn.masks import Reach, stream_mask
 from statewise.data_types import Batch, Examples
 from statewise.decoding.predictor import Traceable, require
 from statewise.objectives.predictors import CausalPredictor, HeadPredictor
@@ -186,7 +186,7 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
     torch.testing.assert_close(found[:, :3], backbone.encode(Batch.plain(tokens)).readout[:, :3])
     assert [id(p) for p in limited.parameters()] == [id(p) for p in backbone.parameters()]
     from statewise.backbones import two_stream
-    from statewise.backbones.nn.stream_attention import attend_dense
+    from statewise.backbones.nn.attention import attend_dense
 
     def dense(query, key, value, pattern, dropout):
         return attend_dense(query, key, value, pattern._replace(reach=wanted))

@@ -8,8 +8,8 @@ import torch
 from doubles import VOCABULARY, CutStream, spread_weights, tiny_belief_slots, tiny_objective
 from torch.utils.checkpoint import checkpoint
 
+from statewise.backbones.nn.attention import rotary_angles
 from statewise.backbones.nn.block import BlockContext
-from statewise.backbones.nn.rotary import rotary_angles
 from statewise.data_types import Batch
 from statewise.objectives import OBJECTIVES
 from statewise.tasks.batches import Stream

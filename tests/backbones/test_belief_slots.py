@@ -62,8 +62,8 @@ def by_definition(made, row, warmup=0, fresh=False):
 
     def passed(part, state):
         x = gpt.embed(part)[None]
+        from statewise.backbones.nn.attention import rotary_angles
         from statewise.backbones.nn.block import BlockContext
-        from statewise.backbones.nn.rotary import rotary_angles
 
         context = BlockContext(rotary_angles(torch.arange(len(part)), gpt.head_width))
         for layer, block in enumerate(gpt.blocks):

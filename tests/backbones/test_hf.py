@@ -14,7 +14,7 @@ import torch
 from doubles import VOCABULARY, pack, random_batch, small_corpus, tiny_folder, tiny_hf, tiny_objective
 from safetensors.torch import load_file, save_file
 
-from statewise.backbones.hf.config import HuggingFaceConfig, LoRAConfig
+from statewise.backbones.hf.loading import HuggingFaceConfig, LoRAConfig
 from statewise.data_types import Batch
 from statewise.model.building import make_objective, make_task
 from statewise.model.recipes import read_recipe

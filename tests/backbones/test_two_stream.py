@@ -9,7 +9,7 @@ from two_stream_paper import from_the_paper, seen_by
 
 from statewise.backbones import two_stream
 from statewise.backbones.nn.cache import SLACK
-from statewise.backbones.nn.streams import INPUT, PREDICTION
+from statewise.backbones.nn.masks import INPUT, PREDICTION
 from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig, _pairs
 from statewise.data_types import Batch
 

@@ -67,7 +67,7 @@ def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys, monkeyp
 def test_a_perplexity_that_is_infinite_is_null_in_json(run, tmp_path, capsys, monkeypatch):
     path = tmp_path / "last.jsonl"
     path.write_text('{"text": "a cat saw the"}\n')
-    monkeypatch.setattr("statewise.evaluation.zero_shot.answers.perplexity", lambda loss: float("inf"))
+    monkeypatch.setattr("statewise.evaluation.zero_shot.questions.perplexity", lambda loss: float("inf"))
     code, out, err = called(capsys, "score", run, path, "--json")
     assert code == 0, err
     assert json.loads(out, parse_constant=pytest.fail)["metrics"]["perplexity"] is None

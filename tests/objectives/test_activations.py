@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from statewise import load
 from statewise.analysis import make_analysis
 from statewise.backbones import BACKBONES
-from statewise.backbones.nn.rotary import rotary_angles
-from statewise.backbones.nn.streams import INPUT, PREDICTION, stream_mask
+from statewise.backbones.nn.attention import rotary_angles
+from statewise.backbones.nn.masks import INPUT, PREDICTION, stream_mask
 from statewise.cli import main
 from statewise.data_types import Batch, LacksCapability
 from statewise.model import snapshots

@@ -9,7 +9,7 @@ from statewise.backbones.capabilities import Carrying
 from statewise.data_types import Batch
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import document_lengths, head_flops
-from statewise.objectives.belief_state import pair_workers
+from statewise.objectives.belief_state import pair_loss
 
 pytestmark = pytest.mark.usefixtures("attention_without_padding")
 
@@ -128,7 +128,7 @@ def of_states(objective, batch):
 
 
 def test_a_step_of_the_belief_state_transformer_is_what_a_counter_finds(monkeypatch):
-    monkeypatch.setitem(pair_workers.BLOCK, "cpu", 1)  # no block then computes a pair that does not count
+    monkeypatch.setitem(pair_loss.BLOCK, "cpu", 1)  # no block then computes a pair that does not count
     objective, batch = tiny_objective("belief_state", head="mlp", head_width=8), full_rows()
     B, T = batch.tokens.shape
     backbone = objective.prefix_encoder
@@ -150,7 +150,7 @@ def test_a_text_head_takes_what_a_counter_finds_of_one_state_and_one_pair(fields
     head, state = objective.head, torch.zeros(objective.prefix_encoder.width)
     assert head.flops(1, 0, 0, 0) == counted(lambda: head.project_prefix(state))
     assert head.flops(0, 1, 0, 0) == counted(lambda: head.project_suffix(state))
-    if fields["head"] == "mixture":  # the products of a pair are those of `mixture_pairs`, not of `logits`
+    if fields["head"] == "mixture":  # the products of a pair are those of `MixtureWorker`, not of `logits`
         assert head.flops(0, 0, 1, 2) == (2 * 2 * head.experts * head.vocabulary if backward else 0)
         return
     pair = head.project_prefix(state), head.project_suffix(state)

@@ -10,8 +10,8 @@ from statewise.backbones.nn.attention import attend_fused
 from statewise.backbones.nn.belief_slots import SlotUpdate
 from statewise.backbones.nn.masks import Documents
 from statewise.objectives import OBJECTIVES
-from statewise.objectives.belief_state import pair_workers, pairs
-from statewise.objectives.belief_state.pair_workers import MLPWorker, Worker
+from statewise.objectives.belief_state import pair_loss, pairs
+from statewise.objectives.belief_state.pair_loss import MLPWorker, Worker
 
 HALF = (torch.bfloat16, torch.float16)
 IN_FLOAT32 = {
@@ -89,7 +89,7 @@ def cases():
 def take_blocks_of_a_gpu(monkeypatch):
     """Of the pair loss; there they are not listed, either."""
     monkeypatch.setattr(MLPWorker, "group", Worker.group)
-    for table in (pair_workers.BLOCK, pairs.WASTED):
+    for table in (pair_loss.BLOCK, pairs.WASTED):
         monkeypatch.setitem(table, "cpu", table["cuda"])
 
 
@@ -137,7 +137,7 @@ def test_the_blocks_of_a_gpu_are_exact(head, float64, monkeypatch):
 def test_writing_at_places_is_the_same_by_both_operations():
     one, places = torch.randn(6, 7), torch.tensor([[3, 11], [40, 0]])
     other, values = one.clone(), torch.randn(2, 2)
-    pair_workers.put(one, places, values)
+    pair_loss.put(one, places, values)
     other.view(-1).index_put_((places.flatten(),), values.flatten())
     torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert one.view(-1)[11] == values[0, 1]

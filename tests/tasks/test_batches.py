@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.data_types import Examples, LacksCapability
-from statewise.tasks import permutation
+from statewise.tasks import batches
 from statewise.tasks.batches import Stream, blocks, collate, same_prompt_length, similar_prompt_length
 from statewise.tasks.manhattan.task import pack
 from statewise.tasks.path_star import PathStar, PathStarConfig
@@ -120,7 +120,7 @@ def test_an_epoch_meets_every_example_once():
 @pytest.mark.parametrize("rows", [30, 31, 32])
 def test_orders_by_formula_are_shared_and_resumed(monkeypatch, rows):
     """As if the set were too large for its order to be held."""
-    monkeypatch.setattr(permutation, "LISTED", 8)
+    monkeypatch.setattr(batches, "LISTED", 8)
     one = Stream(task(training_graphs=rows), seed=5, batch_size=6)
     assert len(one.examples) == rows
     drawn = np.concatenate([one.batch(number).tokens.numpy() for number in range(rows)])  # six epochs

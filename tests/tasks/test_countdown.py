@@ -14,8 +14,7 @@ from statewise.cli import main
 from statewise.data_types import Completion, Examples
 from statewise.model.loading import load_model
 from statewise.run import Run
-from statewise.tasks.arithmetic import draw, holds, pools
-from statewise.tasks.countdown import Countdown, CountdownConfig
+from statewise.tasks.countdown import Countdown, CountdownConfig, draw, holds, pools
 
 PUBLISHED = "14,83,88,91,23|83-14=69,91-88=3,69/3=23"
 MAKE = {"+": Fraction.__add__, "-": Fraction.__sub__, "*": Fraction.__mul__, "/": Fraction.__truediv__}

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.tasks import permutation
-from statewise.tasks.permutation import Permutation, shuffled
+from statewise.tasks import batches
+from statewise.tasks.batches import Permutation, shuffled
 
 WORD = 2**64
 
@@ -19,7 +19,7 @@ def slow_mixed(word):
 
 def slow(place, size, seed):
     """One number at a time, in Python's integers."""
-    keys = np.random.default_rng(seed).integers(WORD, size=permutation.ROUNDS, dtype=np.uint64).tolist()
+    keys = np.random.default_rng(seed).integers(WORD, size=batches.ROUNDS, dtype=np.uint64).tolist()
     bits = (size - 1).bit_length()
     low = bits // 2
     while True:
@@ -76,5 +76,5 @@ def test_places_that_do_not_exist_are_refused():
 def test_small_sets_keep_the_order_that_they_have_had():
     order = shuffled(1000, [7, 3])
     np.testing.assert_array_equal(order, np.random.default_rng([7, 3]).permutation(1000))
-    assert isinstance(shuffled(permutation.LISTED, [1]), np.ndarray)
-    assert isinstance(shuffled(permutation.LISTED + 1, [1]), Permutation)
+    assert isinstance(shuffled(batches.LISTED, [1]), np.ndarray)
+    assert isinstance(shuffled(batches.LISTED + 1, [1]), Permutation)

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from statewise.backbones import BACKBONES, two_stream
-from statewise.backbones.nn.stream_attention import attend_dense
+from statewise.backbones.nn.attention import attend_dense
 from statewise.config.recipes import recipe_text
 from statewise.model.building import make_objective, make_task
 from statewise.model.recipes import read_recipe

@@ -19,7 +19,7 @@ from statewise.data_types import Hidden
 
 if TYPE_CHECKING:
     from statewise.backbones.nn.cache import Cache
-    from statewise.backbones.nn.initialisation import Init
+    from statewise.backbones.nn.layers import Init
     from statewise.data_types import Batch
 
 PROMPT_POSITIONS = 4096

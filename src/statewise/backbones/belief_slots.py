@@ -22,10 +22,9 @@ from typing_extensions import override
 from statewise.backbones.base import Backbone, last_columns
 from statewise.backbones.capabilities import AcrossRows, Carrying, Counted, Noted, check_kept
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.backbones.nn.belief_slots import Lanes, Pooling, SlotUpdate, make_injection
+from statewise.backbones.nn.belief_slots import GroupedCache, Lanes, Pooling, SlotCache, SlotUpdate, make_injection
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.slot_cache import GroupedCache, SlotCache
 from statewise.data_types import Batch, Continuation, Hidden
 from statewise.decoding.carried_state import MOST_PASSES, StateProtocol
 from statewise.runtime.bounds import bounded, unset

@@ -12,14 +12,12 @@ from typing_extensions import override
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.capabilities import Branch, Branching, Counted, Followed
+from statewise.backbones.nn.attention import rotary_angles
 from statewise.backbones.nn.block import Block, BlockConfig, BlockContext
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
-from statewise.backbones.nn.initialisation import init_weights
-from statewise.backbones.nn.layers import Matrix, TokenEmbedding, make_norm
-from statewise.backbones.nn.masks import Documents, causal
-from statewise.backbones.nn.rotary import rotary_angles
-from statewise.backbones.nn.streams import keys_in_reach
+from statewise.backbones.nn.layers import Matrix, TokenEmbedding, init_weights, make_norm
+from statewise.backbones.nn.masks import Documents, causal, keys_in_reach
 from statewise.data_types import Batch, Hidden
 
 

@@ -21,8 +21,7 @@ from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.capabilities import Branch, Branching, Counted
 from statewise.backbones.nn.cache import SLACK, PlaceStore
 from statewise.backbones.nn.hooks import Hookable, HookPoint
-from statewise.backbones.nn.initialisation import Init, check_init, draw_normal, init_weights
-from statewise.backbones.nn.layers import Matrix, TokenEmbedding
+from statewise.backbones.nn.layers import Init, Matrix, TokenEmbedding, check_init, draw_normal, init_weights
 from statewise.data_types import Batch, Hidden
 from statewise.runtime.bounds import bounded
 

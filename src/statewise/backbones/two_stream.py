@@ -20,18 +20,14 @@ from typing_extensions import override
 from statewise.backbones.base import Backbone, check_context, prompt_parts, read_in_parts
 from statewise.backbones.capabilities import Counted, Fetching, Limitable, Noted, Phased
 from statewise.backbones.gpt import GPTConfig
-from statewise.backbones.nn.attention import attend
+from statewise.backbones.nn.attention import attend, attend_streams, rotary_angles, split_heads
 from statewise.backbones.nn.block import FeedForward
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
-from statewise.backbones.nn.initialisation import init_weights
-from statewise.backbones.nn.layers import Matrix, TokenEmbedding, make_norm
-from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.rotary import rotary_angles, split_heads
-from statewise.backbones.nn.stream_attention import attend_streams
-from statewise.backbones.nn.stream_cache import StreamCache
-from statewise.backbones.nn.streams import (
+from statewise.backbones.nn.layers import Matrix, TokenEmbedding, init_weights, make_norm
+from statewise.backbones.nn.masks import (
     INPUT,
     PREDICTION,
+    Documents,
     Pattern,
     Reach,
     may_read,
@@ -39,6 +35,7 @@ from statewise.backbones.nn.streams import (
     own_columns,
     stream_mask,
 )
+from statewise.backbones.nn.stream_cache import StreamCache
 from statewise.data_types import Batch, Hidden
 from statewise.runtime.bounds import bounded
 
@@ -118,7 +115,7 @@ class StreamContext(NamedTuple):
     """The streams in the residual stream, in order."""
     reach: Reach
     rotation: tuple[Tensor, Tensor] | None
-    """The result of `rotary.rotary_angles`, broadcastable to (B, H, S, T, W)."""
+    """The result of `attention.rotary_angles`, broadcastable to (B, H, S, T, W)."""
     documents: Documents | None
     cache: StreamCache | None
     mask: Tensor | None

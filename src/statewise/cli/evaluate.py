@@ -11,7 +11,7 @@ from statewise.cli.counter import shown_progress
 from statewise.cli.findings import keep_report
 from statewise.data_types import Evaluation, Examples
 from statewise.decoding.carried_state import seeing_targets
-from statewise.evaluation.token_losses import token_losses
+from statewise.evaluation.evaluate import token_losses
 from statewise.experiments.requests import EvaluationRequest, verdict
 from statewise.runtime.durable import replacing
 from statewise.runtime.json_files import printable

@@ -72,9 +72,17 @@ def run(words: list[str]) -> int:
         )
 
     from statewise.evaluation.judging.client import ChatJudge
-    from statewise.evaluation.judging.judgements import INSTRUCTIONS, NEEDED, facts, judge, read_instructions
-    from statewise.evaluation.judging.pairs import checksum, read_pairs
-    from statewise.evaluation.judging.summary import as_text, summarise
+    from statewise.evaluation.judging.judgements import (
+        INSTRUCTIONS,
+        NEEDED,
+        as_text,
+        checksum,
+        facts,
+        judge,
+        read_instructions,
+        read_pairs,
+        summarise,
+    )
     from statewise.runtime.durable import write_atomically
     from statewise.runtime.ledger import Ledger
 

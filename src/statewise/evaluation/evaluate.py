@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,13 +20,14 @@ from statewise.decoding.predictor import Carrier, require
 from statewise.evaluation.scoring import per_token, per_unit, score, score_batch
 from statewise.runtime.json_files import metric
 from statewise.runtime.messages import short
-from statewise.tasks.base import HasBaselines, Task, WholeTexts
+from statewise.tasks.base import HasBaselines, RunningText, Task, WholeTexts
 from statewise.tasks.batches import blocks, collate, rows_at_once, similar_prompt_length
 
 if TYPE_CHECKING:
     from statewise.decoding.base import Decoder
     from statewise.decoding.carried_state import StateReading
     from statewise.decoding.predictor import Predictor
+
 
 Measure = Callable[[Batch], Mapping[str, Part]]
 """Sums and counts over a batch, by name."""
@@ -334,3 +335,29 @@ def evaluate_whole_texts(task: Task, predictor: Predictor, reading: StateReading
         count += tokens.shape[1] - 1
         units.update(task.units(Examples.of([text], [0])))
     return Evaluation({**per_token(nats, count), **per_unit(nats, units)}, documents, [])
+
+
+def token_losses(task: Task, examples: Examples, nats: np.ndarray, scored: np.ndarray) -> Iterator[dict[str, Any]]:
+    """The line of each sequence, in order: its number from 0, its `nats` in all and the number of tokens
+    that are `scored`, its `tokens` as text, and `nats_by_token`, null where a token is not scored. Where several
+    documents share a row, a sequence is a row, and `documents` has the number of each token's document within it.
+
+    `nats` (n, T) float64, `scored` (n, T) bool: as `evaluation.evaluate` passes them to `losses`.
+    """
+    spelled = isinstance(task, RunningText)  # a tokenizer's symbols are not the text that they stand for
+    texts = {
+        token: task.decode([token]) if spelled else task.vocab.symbols[token]
+        for token in np.unique(examples.tokens).tolist()
+    }
+    for row, length in enumerate(examples.lengths.tolist()):
+        counted, losses = scored[row, :length], nats[row, :length]
+        tokens = examples.tokens[row, :length].tolist()
+        documents = None if examples.documents is None else examples.documents[row, :length].tolist()
+        yield {
+            "sequence": row,
+            "nats": float(losses[counted].sum()),
+            "scored": int(counted.sum()),
+            "tokens": [texts[token] for token in tokens],
+            "nats_by_token": [loss if counts else None for loss, counts in zip(losses.tolist(), counted.tolist())],
+            **({} if documents is None else {"documents": documents}),
+        }

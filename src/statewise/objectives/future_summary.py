@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory, encode_backwards
-from statewise.backbones.nn.initialisation import Init, check_init, init_weights
+from statewise.backbones.nn.layers import Init, check_init, init_weights
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.objectives.base import Objective, backbone_flops, head_flops, token_flops
 from statewise.objectives.predictors import HeadPredictor

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.nn.initialisation import Init, check_init, init_weights
-from statewise.backbones.nn.layers import make_norm
+from statewise.backbones.nn.layers import Init, check_init, init_weights, make_norm
 from statewise.backbones.nn.masks import causal_bias
 from statewise.data_types import Batch, Hidden, Loss
 from statewise.decoding.predictor import Drafter

@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.backbones.nn.initialisation import Init, check_init, init_weights
-from statewise.backbones.nn.layers import Matrix, RMSNorm, make_norm
+from statewise.backbones.nn.layers import Init, Matrix, RMSNorm, check_init, init_weights, make_norm
 from statewise.data_types import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
 from statewise.objectives.base import Objective, head_flops, token_flops

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.nn.initialisation import Init, check_init, init_weights
+from statewise.backbones.nn.layers import Init, check_init, init_weights
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective, head_flops, token_flops
 from statewise.objectives.predictors import HeadPredictor

@@ -18,8 +18,23 @@ the new complete version. Checkpoints have checksums. None of the folders is wri
 """
 
 from statewise.run.checkpoint import MOMENTS, TRAINING, WEIGHTS, WHOLE, Checkpoint, DamagedCheckpoint, check_checkpoint
-from statewise.run.file_names import evaluation_of, evaluation_on, named, named_path, report_of, shortened
-from statewise.run.folder import CONFIG, CONVERTED, FILES, FINISHED, METRICS, SIGNS, Record, Replaced, Run
+from statewise.run.folder import (
+    CONFIG,
+    CONVERTED,
+    FILES,
+    FINISHED,
+    METRICS,
+    SIGNS,
+    Record,
+    Replaced,
+    Run,
+    evaluation_of,
+    evaluation_on,
+    named,
+    named_path,
+    report_of,
+    shortened,
+)
 
 __all__ = [
     "CONFIG",

@@ -1,10 +1,11 @@
-"""The task interface: a task draws or reads sequences and scores answers. It does not import torch."""
+"""The task interface: a task draws or reads sequences of symbols and scores answers. It does not import torch."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -12,11 +13,71 @@ import numpy as np
 
 from statewise.data_types import Completion, Examples, Headline, LacksCapability, Rows
 from statewise.runtime.json_files import Shape, parse_json
+from statewise.runtime.messages import cut
 from statewise.tasks.own_files.lines import Problems, read_lines
 
 if TYPE_CHECKING:
     from statewise.tasks.text.bpe import BPE
-    from statewise.tasks.vocab import TextFormat, Vocab
+
+
+class Vocab:
+    """A fixed list of symbols; a symbol's token id is its index in the list."""
+
+    def __init__(self, symbols: Iterable[str]) -> None:
+        self.symbols = list(symbols)
+        self.ids = {symbol: token for token, symbol in enumerate(self.symbols)}
+        if len(self.ids) != len(self.symbols):
+            raise ValueError("a vocabulary must not contain a symbol twice")
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    def encode(self, symbols: Sequence[str]) -> np.ndarray:
+        """(m,) int64 ids. Raises `ValueError` naming the first unknown symbol."""
+        try:
+            return np.fromiter(map(self.ids.__getitem__, symbols), np.int64, len(symbols))
+        except KeyError as error:
+            unknown = cut(repr(error.args[0]))
+            some = ", ".join(cut(repr(symbol), 20) for symbol in self.symbols[:8]) + ", ..." * (len(self) > 8)
+            raise ValueError(f"unknown symbol {unknown}: it is not in the vocabulary of {len(self)} ({some})") from None
+
+    def decode(self, tokens: Iterable[int]) -> list[str]:
+        """Symbols of token ids."""
+        return [self.symbols[token] for token in tokens]
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """The text of a sequence of symbols, for text that the task accepts; text that it refuses may be read differently.
+
+    Text is described by regular expressions, so that tokenizers of other libraries can do the same. They use only what
+    Python's `re` and the Oniguruma library of the `tokenizers` package understand alike.
+    """
+
+    symbol: str = r"\S+"
+    """Pattern of one symbol; text between its matches is skipped."""
+    separator: str = " "
+    """Text between two symbols."""
+    cut_at: str = ""
+    """Literal text at which a text is cut before symbols are looked for; empty: it is not cut."""
+    normalise: tuple[tuple[str, str], ...] = ()
+    """Patterns in a given text with what replaces them, literally and in order, before symbols are looked for."""
+    tidy: tuple[tuple[str, str], ...] = ()
+    """As `normalise`, for a text of symbols with separators."""
+
+
+SPACED = TextFormat()
+"""Symbols without white space, separated by it."""
+
+
+def separated_by(separator: str | None) -> TextFormat:
+    """Symbols between separators, without white space at their ends; None: `SPACED`; empty: every character is a
+    symbol."""
+    if separator is None:
+        return SPACED
+    if not separator:
+        return TextFormat(r"[\s\S]", "")
+    return TextFormat(r"\S(?:[\s\S]*\S)?", separator, separator)
 
 
 class Task(ABC):

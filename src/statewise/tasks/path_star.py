@@ -20,10 +20,19 @@ from typing_extensions import override
 from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded, check_tokens, unset
 from statewise.runtime.json_files import TEXT, Shape
-from statewise.tasks.base import Kept, Task, World, check_unchanged, checksum, joint_checksum, kept_json
+from statewise.tasks.base import (
+    Kept,
+    Task,
+    TextFormat,
+    Vocab,
+    World,
+    check_unchanged,
+    checksum,
+    joint_checksum,
+    kept_json,
+)
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.vocab import TextFormat, Vocab
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ import numpy as np
 
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
-from statewise.tasks.base import Kept, Task, World
+from statewise.tasks.base import SPACED, Kept, Task, Vocab, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.own_files.lines import read_rows
-from statewise.tasks.vocab import SPACED, Vocab
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ import numpy as np
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.strips import SPLITS, Atoms, Domain, domain, read_traces
-from statewise.tasks.base import Kept, Task, World
+from statewise.tasks.base import Kept, Task, Vocab, World, separated_by
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
-from statewise.tasks.vocab import Vocab, separated_by
 
 MOST_STATES = 20_000
 """Domains with more states are refused, since walks use a table of all of them."""

@@ -4,8 +4,8 @@ import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
 
+from statewise.backbones.nn.attention import rotary_angles, split_heads
 from statewise.backbones.nn.block import BlockConfig
-from statewise.backbones.nn.rotary import rotary_angles, split_heads
 from statewise.data_types import Batch
 
 CHOICES = list(itertools.product(["rms", "layer"], ["rope", "learned"], ["swiglu", "gelu", "relu"], [False, True]))

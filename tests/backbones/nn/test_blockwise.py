@@ -5,12 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.backbones.nn import stream_attention
-from statewise.backbones.nn.attention import attend
+from statewise.backbones.nn import attention
+from statewise.backbones.nn.attention import attend, attend_dense, attend_flex, attend_streams
 from statewise.backbones.nn.blockwise import attend_blockwise
-from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.stream_attention import attend_dense, attend_flex, attend_streams
-from statewise.backbones.nn.streams import INPUT, PREDICTION, Pattern, Reach, may_read, stream_mask
+from statewise.backbones.nn.masks import INPUT, PREDICTION, Documents, Pattern, Reach, may_read, stream_mask
 
 STREAMS = [(INPUT,), (PREDICTION,), (INPUT, PREDICTION)]
 reaches = st.sampled_from(
@@ -96,17 +94,17 @@ def test_flex_has_few_shapes_and_short_rows_none(monkeypatch):
 
     def compiled(query, key, value, *, block_mask):
         shapes.append(query.shape)
-        assert torch._dynamo.config.recompile_limit == stream_attention.FLEX_SHAPES
+        assert torch._dynamo.config.recompile_limit == attention.FLEX_SHAPES
         return torch.nn.functional.scaled_dot_product_attention(query, key, value)
 
-    monkeypatch.setattr(stream_attention, "_flex", lambda device: compiled)
+    monkeypatch.setattr(attention, "_flex", lambda device: compiled)
     for places in range(600, 760, 7):
         part = torch.zeros(1, 1, 1, places, 16)
         assert attend_flex(part, part, part, Pattern((INPUT,), Reach(None, -1))).shape == part.shape
     assert {shape[2] for shape in shapes} == {640, 768}
-    assert not stream_attention.takes_flex(511, 64)
-    assert not stream_attention.takes_flex(4096, 8)
-    assert stream_attention.takes_flex(512, 16)
+    assert not attention.takes_flex(511, 64)
+    assert not attention.takes_flex(4096, 8)
+    assert attention.takes_flex(512, 16)
 
 
 def test_bf16_is_near_float32():

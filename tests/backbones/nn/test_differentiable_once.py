@@ -6,7 +6,7 @@ from doubles import tiny_gpt, tiny_two_stream
 
 from statewise.backbones.nn.blockwise import attend_blockwise
 from statewise.backbones.nn.layers import RMSNorm
-from statewise.backbones.nn.streams import Pattern, Reach
+from statewise.backbones.nn.masks import Pattern, Reach
 from statewise.data_types import Batch
 from statewise.objectives.vocabulary_head import blockwise_loss
 

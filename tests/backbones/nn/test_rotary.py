@@ -6,7 +6,7 @@ import pytest
 import torch
 from doubles import rotate
 
-from statewise.backbones.nn.rotary import rotary_angles, split_heads
+from statewise.backbones.nn.attention import rotary_angles, split_heads
 
 
 def by_definition(mixed, count, heads, turned, rotation):

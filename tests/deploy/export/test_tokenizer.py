@@ -12,7 +12,7 @@ tokenizers = pytest.importorskip("tokenizers")
 
 from statewise.deploy.export.tokenizer import is_exact, lead, tokenizer_config, tokenizer_json, word_level  # noqa: E402
 from statewise.tasks import TASKS  # noqa: E402
-from statewise.tasks.vocab import TextFormat, separated_by  # noqa: E402
+from statewise.tasks.base import TextFormat, separated_by  # noqa: E402
 
 LINES = {
     None: "ab c d,e\nf f g\n" * 6 + "c g\n",

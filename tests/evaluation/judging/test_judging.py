@@ -21,11 +21,11 @@ from statewise.evaluation.judging.judgements import (
     VERDICT_FORM,
     Judge,
     JudgementRequest,
+    Pair,
     judge,
     questions,
+    summarise,
 )
-from statewise.evaluation.judging.pairs import Pair
-from statewise.evaluation.judging.summary import summarise
 from statewise.reporting.statistics import wilson
 from statewise.runtime.ledger import Ledger
 from statewise.runtime.messages import to_install

@@ -17,9 +17,8 @@ from lm_eval.utils import get_rolling_token_windows
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.evaluation.zero_shot import harness
 from statewise.evaluation.zero_shot.adaptor import HarnessModel, units_of, words_before
-from statewise.evaluation.zero_shot.answers import answer
 from statewise.evaluation.zero_shot.likelihood import windows
-from statewise.evaluation.zero_shot.questions import read_questions
+from statewise.evaluation.zero_shot.questions import answer, read_questions
 from statewise.objectives import OBJECTIVES
 from statewise.tasks.base import RunningText
 from statewise.tasks.text.bpe import train

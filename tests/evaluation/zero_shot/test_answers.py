@@ -7,8 +7,7 @@ import pytest
 import torch
 from doubles import MarkovPredictor
 
-from statewise.evaluation.zero_shot.answers import answer
-from statewise.evaluation.zero_shot.questions import read_questions
+from statewise.evaluation.zero_shot.questions import answer, read_questions
 from statewise.tasks.base import RunningText
 
 pytest.importorskip("tokenizers")

@@ -6,7 +6,7 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objecti
 from torch.nn import functional as F
 
 from statewise.data_types import Batch
-from statewise.objectives.belief_state import mixture_pairs, pair_loss, pair_workers
+from statewise.objectives.belief_state import pair_loss
 from statewise.objectives.belief_state.pairs import Block
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -109,13 +109,13 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("kind", "block"), [("apart", 3), ("packed", 7), ("free", 1000), ("as on a GPU", 5)])
 def test_loss_and_gradients_are_those_of_every_pair_by_itself(monkeypatch, settings, kind, block):
-    monkeypatch.setitem(pair_workers.BLOCK, "cpu", 600 * block)  # bytes
-    monkeypatch.setattr(pair_workers, "LISTED_BLOCK", 600 * block)
-    monkeypatch.setattr(pair_workers, "LISTED", 2 * block)
-    monkeypatch.setattr(pair_workers, "MULTIPLE", 1)
+    monkeypatch.setitem(pair_loss.BLOCK, "cpu", 600 * block)  # bytes
+    monkeypatch.setattr(pair_loss, "LISTED_BLOCK", 600 * block)
+    monkeypatch.setattr(pair_loss, "LISTED", 2 * block)
+    monkeypatch.setattr(pair_loss, "MULTIPLE", 1)
     if kind == "as on a GPU":
-        monkeypatch.setattr(pair_workers.MLPWorker, "group", pair_workers.Worker.group)
-    monkeypatch.setitem(mixture_pairs.LOGITS, "cpu", 20 * block)
+        monkeypatch.setattr(pair_loss.MLPWorker, "group", pair_loss.Worker.group)
+    monkeypatch.setitem(pair_loss.LOGITS, "cpu", 20 * block)
     objective = tiny_objective("belief_state", backbone={"layers": 1}, **settings)
     spread_weights(objective)
     # Prompts of two tokens or more: a prompt of one cannot be told from none, and is treated as none.
@@ -138,11 +138,11 @@ def test_loss_and_gradients_are_those_of_every_pair_by_itself(monkeypatch, setti
 
 
 def test_pairs_are_listed_equally_many_at_a_time(monkeypatch):
-    monkeypatch.setattr(pair_workers, "LISTED", 10)
+    monkeypatch.setattr(pair_loss, "LISTED", 10)
     objective = tiny_objective("belief_state", backbone={"layers": 1})
     batch = pack(random_batch(3, n=4, longest=9, prompts=False))
     for group in objective.plan(batch).groups:
-        found = list(pair_workers.listed(group, 2, 8))
+        found = list(pair_loss.listed(group, 2, 8))
         assert all(len(targets) == 8 for _, targets, _ in found[:-1])
         pairs = [pair for (rows, columns), _, _ in found for pair in zip(rows.tolist(), columns.tolist())]
         (r, S), n = (part.shape[1] for part in (group.prefix, group.suffix)), len(group.prefix)
@@ -170,8 +170,8 @@ def test_compiled_it_is_the_same_and_not_unrolled(monkeypatch, head):
     gradients = torch.autograd.grad(expected, parameters)
     operations = []
     for block in (10, 10**6):
-        monkeypatch.setitem(pair_workers.BLOCK, "cpu", block)
-        monkeypatch.setitem(mixture_pairs.LOGITS, "cpu", block)
+        monkeypatch.setitem(pair_loss.BLOCK, "cpu", block)
+        monkeypatch.setitem(pair_loss.LOGITS, "cpu", block)
         graphs = []
         torch.compiler.reset()
         compiled = torch.compile(objective, backend=lambda graph, _, graphs=graphs: graphs.append(graph) or graph)
@@ -248,11 +248,11 @@ def test_experts_that_are_sharp_lose_nothing(monkeypatch, scale):
     batch = random_batch(prompts=False)
     parameters = dict(objective.named_parameters())
     found, singles = [], []
-    one_by_one = mixture_pairs.MixtureWorker._one_by_one
+    one_by_one = pair_loss.MixtureWorker._one_by_one
     monkeypatch.setattr(
-        mixture_pairs.MixtureWorker, "_one_by_one", lambda *given: singles.append(len(given[3])) or one_by_one(*given)
+        pair_loss.MixtureWorker, "_one_by_one", lambda *given: singles.append(len(given[3])) or one_by_one(*given)
     )
-    monkeypatch.setattr(mixture_pairs, "AT_ONCE", 100)
+    monkeypatch.setattr(pair_loss, "AT_ONCE", 100)
     for workers in (pair_loss.WORKERS, {}):
         monkeypatch.setattr(pair_loss, "WORKERS", workers)
         loss = objective(batch).value()

@@ -16,10 +16,10 @@ from statewise.data_types import Examples
 from statewise.evaluation.evaluate import teacher_forced
 from statewise.tasks import TASKS
 from statewise.tasks.batches import Stream, collate
-from statewise.tasks.hmm import files
+from statewise.tasks.hmm import sources
 from statewise.tasks.hmm.beliefs import distinct, finite, levels
-from statewise.tasks.hmm.expression import process
 from statewise.tasks.hmm.process import Process, factor
+from statewise.tasks.hmm.sources import process
 
 Hmm = TASKS["hmm"]
 
@@ -792,7 +792,7 @@ def test_arrays_that_a_run_could_not_read_again_are_refused(tmp_path, capsys):
 
 
 def test_no_more_is_read_than_is_allowed(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(files, "LARGEST", 1000)
+    monkeypatch.setattr(sources, "MOST_BYTES", 1000)
     path = tmp_path / "own.json"
     path.write_text(" " * 1001)
     assert "own.json: more than 1,000 bytes" in say(tmp_path, f"--task.path={path}", capsys=capsys)

@@ -9,9 +9,8 @@ import pytest
 from statewise.config.trainer import TrainerConfig
 from statewise.tasks.automaton import completed
 from statewise.tasks.batches import collate
-from statewise.tasks.state_tracking.automata import flip_flop, of_table
+from statewise.tasks.state_tracking.automata import PRESETS, flip_flop, of_table, parse_table, permutations
 from statewise.tasks.state_tracking.task import StateTracking, StateTrackingConfig
-from statewise.tasks.state_tracking.transition_tables import PRESETS, parse_table, permutations
 from statewise.training.schedule import Schedule
 
 

@@ -24,8 +24,8 @@ from statewise.reporting.figures import Curve, Panel, Role, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import counted
 from statewise.tasks.base import Task
+from statewise.tasks.batches import shuffled
 from statewise.tasks.holding_out import hash_prefixes
-from statewise.tasks.permutation import shuffled
 
 UNTRAINED = "untrained model"
 VALIDATION_SHARE = 0.1

@@ -18,11 +18,10 @@ from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.capabilities import Counted, Noted, Pretrained
 from statewise.backbones.hf import loading
 from statewise.backbones.hf.comparison import compare
-from statewise.backbones.hf.config import HuggingFaceConfig
+from statewise.backbones.hf.loading import HuggingFaceConfig
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint
-from statewise.backbones.nn.masks import as_bias, causal_within_documents, positions_within_documents
-from statewise.backbones.nn.streams import keys_in_reach
+from statewise.backbones.nn.masks import as_bias, causal_within_documents, keys_in_reach, positions_within_documents
 from statewise.data_types import Batch, Hidden
 
 SAMPLED_ROWS, SAMPLED_TOKENS = 16, 33

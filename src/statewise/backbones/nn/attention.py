@@ -1,18 +1,118 @@
-"""Attention as one function, which chooses between two implementations by measured speed.
+"""Heads with rotary positions (Su et al. 2021), and attention over one or two streams, each as one function that
+chooses its implementation by measured speed.
 
+The first half of a turned vector holds the first coordinates of its W/2 planes, the second half the second coordinates.
 On a CPU the fused kernel's backward pass is slow on short sequences; explicit matrix products are faster there.
-`benchmarks/attention.py` measures the thresholds below.
+`benchmarks/attention.py` and `benchmarks/two_stream_attention.py` measure the thresholds below.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from statewise.backbones.nn.blockwise import attend_blockwise
-from statewise.backbones.nn.masks import Documents, as_bias, causal, causal_bias
-from statewise.backbones.nn.streams import INPUT, Pattern, Reach
+from statewise.backbones.nn.differentiable_once import differentiable_once
+from statewise.backbones.nn.masks import (
+    INPUT,
+    Documents,
+    Pattern,
+    Reach,
+    as_bias,
+    causal,
+    causal_bias,
+    may_read,
+    on_device,
+    stream_mask,
+)
+
+ROTARY_BASE = 10000.0
+"""The planes of rotary positions turn by angles of 1 to nearly 1 / `ROTARY_BASE` per position."""
+
+
+def rotary_angles(positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:
+    """Factors of a vector and of its half-swapped copy for `positions` (T,) or (B, T): (T, W) or (B, 1, T, W) each."""
+    rates = ROTARY_BASE ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
+    angles = positions[..., None].float() * rates
+    if positions.dim() == 2:
+        angles = angles[:, None]
+    cosine, sine = angles.cos(), angles.sin()
+    return torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)
+
+
+def split_heads(
+    mixed: Tensor, count: int, heads: int, *, turned: int, rotation: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, ...]:
+    """Splits (B, ..., T, count * D) into `count` tensors (B, H, ..., T, W), and rotates the first `turned` of them by
+    `rotation`, of `rotary_angles`, each part broadcastable to their shape; None: no rotation.
+
+    In training on a CPU all heads are written once, in the layout of attention's products, and their gradients go the
+    same way back; differentiable once.
+    """
+    apart = mixed.view(*mixed.shape[:-1], count, heads, mixed.shape[-1] // (count * heads))
+    if rotation is None or not turned:
+        return heads_first(apart).contiguous().unbind()
+    straight, swapped = (part.to(mixed.dtype) for part in rotation)
+    if written_by_hand(mixed):
+        split: tuple[Tensor, ...] = _SplitHeads.apply(apart, straight, swapped, turned)  # type: ignore[no-untyped-call]
+        return split
+    parts = heads_first(apart).contiguous()
+    turning, others = torch.split(parts, [turned, count - turned])  # two slices would each have a gradient of the whole
+    found = turning * straight + turning.roll(turning.shape[-1] // 2, dims=-1) * swapped
+    return *found.unbind(), *others.unbind()
+
+
+def written_by_hand(mixed: Tensor) -> bool:
+    """Whether the gradients of the heads are. `benchmarks/heads.py` measures the gain; in bfloat16, narrow halves of
+    heads take longer, and `torch.compile` fuses what autograd records."""
+    training = mixed.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return training and mixed.device.type == "cpu" and mixed.dtype != torch.bfloat16
+
+
+def heads_first(apart: Tensor) -> Tensor:
+    """(B, ..., T, N, H, W) -> (N, B, H, ..., T, W), a view."""
+    last = apart.dim() - 1
+    return apart.permute(last - 2, 0, last - 1, *range(1, last - 2), last)
+
+
+class _SplitHeads(torch.autograd.Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, apart: Tensor, straight: Tensor, swapped: Tensor, turned: int) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(straight, swapped)
+        ctx.shape, ctx.turned = apart.shape, turned
+        given = heads_first(apart)
+        found = given.new_empty(given.shape)
+        turn(given[:turned], straight, swapped, out=found[:turned])
+        found[turned:].copy_(given[turned:])
+        return found.unbind()
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """The opposite turn."""
+        straight, swapped = ctx.saved_tensors
+        found = gradients[0].new_empty(ctx.shape)
+        for place, (gradient, part) in enumerate(zip(gradients, heads_first(found))):
+            if place < ctx.turned:
+                turn(gradient, straight, -swapped, out=part)
+            else:
+                part.copy_(gradient)
+        return found, None, None, None
+
+
+def turn(heads: Tensor, straight: Tensor, swapped: Tensor, out: Tensor) -> None:
+    """Writes rotated vectors (..., W) into `out`, by halves: that is faster than with a swapped copy."""
+    half = heads.shape[-1] // 2
+    torch.mul(heads, straight, out=out)
+    out[..., :half].addcmul_(heads[..., half:], swapped[..., :half])
+    out[..., half:].addcmul_(heads[..., :half], swapped[..., half:])
+
 
 WRITTEN_OUT_UP_TO = {torch.bfloat16: 512, torch.float32: 64}
 """The longest key sequence, by dtype, for which a CPU uses explicit products when gradients are needed."""
@@ -83,3 +183,105 @@ def attend_fused(
     if mask is None and not whole and queries > 1:  # the kernel's own causal flag aligns the first query instead
         mask = causal(queries, keys, query.device)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=whole)
+
+
+FLEX_FROM = 512
+"""Shortest rows for FlexAttention on a GPU: it compiles a kernel for each length, and short rows have many lengths."""
+FLEX_WIDTH = 16
+"""Least width of a head for FlexAttention."""
+FLEX_STEP = 128
+"""Rows are padded to multiples of this many places, the size of its tiles, so that there are few lengths ..."""
+FLEX_SHAPES = 128
+"""... and at most this many kernels are kept. Beyond that PyTorch would go on without one, and store all scores."""
+
+
+def attend_streams(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, dropout: float = 0.0) -> Tensor:
+    """Attention of the queries of some streams to the keys of all streams that `pattern` lets them read.
+
+    `query` (B, H, S, T, W), with S indexing `pattern.streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only
+    inputs. Returns (B, H, S, T, W).
+    """
+    if dropout or torch.compiler.is_exporting():  # an exported model takes any length, and the other ways depend on it
+        return attend_dense(query, key, value, pattern, dropout=dropout)
+    if query.device.type != "cuda":
+        return attend_blockwise(query, key, value, pattern)
+    attend_cuda = attend_flex if takes_flex(query.shape[3], query.shape[4]) else attend_dense
+    return attend_cuda(query, key, value, pattern)
+
+
+def takes_flex(places: int, width: int) -> bool:
+    """Whether a GPU takes FlexAttention for rows of so many places and heads of this width."""
+    return places >= FLEX_FROM and width >= FLEX_WIDTH
+
+
+def attend_dense(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, dropout: float = 0.0) -> Tensor:
+    """`attend_streams` with a dense mask: the reference for the other implementations."""
+    (streams, reach, documents), places = pattern, query.shape[3]
+    if documents is None:
+        make = stream_mask if torch.compiler.is_exporting() else _shared_mask
+        mask = make(streams, places, reach, device=query.device)
+    else:
+        mask = documents.once(
+            ("streams", streams, reach), lambda: stream_mask(streams, places, reach, documents.numbers)
+        )
+    mask = mask[..., : key.shape[2] * places]
+    flat = (part.flatten(2, 3) for part in (query, key, value))
+    return attend(*flat, mask=mask, dropout=dropout).view(query.shape)
+
+
+def attend_flex(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> Tensor:
+    """`attend_streams` by PyTorch's FlexAttention, for GPUs: it skips tiles that the predicate leaves empty. Streams
+    are concatenated: interleaved, far fewer tiles would be empty."""
+    (streams, reach, documents), (rows, heads, asking, real, width) = pattern, query.shape
+    padding = -real % FLEX_STEP
+    places = real + padding
+    if padding:  # later places, which no real query reads
+        query, key, value = (F.pad(part, (0, 0, 0, padding)) for part in (query, key, value))
+    if documents is None:
+        mask = _shared_tiles(streams, key.shape[2], places, reach, query.device)
+    else:
+        shape, numbers = (streams, key.shape[2], places, reach), F.pad(documents.numbers, (0, padding))
+        mask = documents.once(("tiles", *shape), lambda: _tiles(*shape, numbers, query.device))
+    flat = (part.flatten(2, 3) for part in (query, key, value))
+    attention = _flex(query.device.type)
+    if torch.compiler.is_compiling():  # as part of a larger whole
+        found: Tensor = attention(*flat, block_mask=mask)
+    else:
+        with torch._dynamo.config.patch(recompile_limit=FLEX_SHAPES):
+            found = attention(*flat, block_mask=mask)
+    return found.view(rows, heads, asking, places, width)[:, :, :, :real]
+
+
+@lru_cache(maxsize=4)
+def _shared_mask(streams: tuple[int, ...], places: int, reach: Reach, device: torch.device) -> Tensor:
+    return stream_mask(streams, places, reach, device=device)
+
+
+@lru_cache(maxsize=16)
+def _shared_tiles(streams: tuple[int, ...], keys: int, places: int, reach: Reach, device: torch.device) -> Any:
+    return _tiles(streams, keys, places, reach, None, device)
+
+
+def _tiles(
+    streams: tuple[int, ...], keys: int, places: int, reach: Reach, documents: Tensor | None, device: torch.device
+) -> Any:
+    """The tiles that FlexAttention visits, and the predicate inside them."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    stream_of = on_device(streams, device)
+
+    def allowed(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        found = may_read(stream_of[query // places], query % places, key // places, key % places, reach)
+        if documents is None:
+            return found
+        return found & (documents[row, query % places] == documents[row, key % places])
+
+    batch = None if documents is None else len(documents)
+    return create_block_mask(allowed, batch, None, len(streams) * places, keys * places, device=device)
+
+
+@lru_cache(maxsize=2)
+def _flex(device: str) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention

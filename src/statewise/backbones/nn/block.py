@@ -8,12 +8,10 @@ from typing import ClassVar, Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.nn.attention import attend
+from statewise.backbones.nn.attention import attend, split_heads
 from statewise.backbones.nn.cache import KeyValueCache
-from statewise.backbones.nn.initialisation import Init, check_init
-from statewise.backbones.nn.layers import make_norm
+from statewise.backbones.nn.layers import Init, check_init, make_norm
 from statewise.backbones.nn.masks import Documents
-from statewise.backbones.nn.rotary import split_heads
 from statewise.runtime.bounds import bounded
 
 
@@ -68,7 +66,7 @@ class BlockContext(NamedTuple):
     """What all blocks of a forward pass share."""
 
     rotation: tuple[Tensor, Tensor] | None
-    """The result of `rotary.rotary_angles`, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
+    """The result of `attention.rotary_angles`, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
     documents: Documents | None = None
     """The documents packed in the rows; None: one per row."""
     cache: KeyValueCache | None = None

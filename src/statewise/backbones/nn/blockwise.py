@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.nn.differentiable_once import differentiable_once, eager
-from statewise.backbones.nn.masks import as_bias, document_starts
-from statewise.backbones.nn.streams import PREDICTION, Pattern, Reach, may_read
+from statewise.backbones.nn.masks import PREDICTION, Pattern, Reach, as_bias, document_starts, may_read
 
 QUERIES = 128
 """Queries per block, over all streams."""
@@ -56,7 +55,7 @@ class _Shape(NamedTuple):
 def attend_blockwise(
     query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, block: int | None = None
 ) -> Tensor:
-    """`stream_attention.attend_streams`, with `block` places of queries at a time. Every query must read a key."""
+    """`attention.attend_streams`, with `block` places of queries at a time. Every query must read a key."""
     streams, reach, documents = pattern
     places, block = query.shape[3], block or QUERIES // len(streams)
     shape = _Shape(streams, reach, key.shape[2], places, block, query.dtype, query.device)

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.backbones.nn.cache import Cache, PlaceStore, unless_all
-from statewise.backbones.nn.streams import Reach
+from statewise.backbones.nn.masks import Reach
 
 
 class Read(NamedTuple):

@@ -27,7 +27,7 @@ from statewise.objectives.base import Objective
 from statewise.objectives.predictors import CausalPredictor
 
 ROPE_BASE = 10000.0
-"""See `nn.rotary.ROTARY_BASE`."""
+"""See `nn.attention.ROTARY_BASE`."""
 
 
 class Layout(ABC):

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from statewise.runtime.extras import needed
-from statewise.tasks.base import RunningText, Task
+from statewise.tasks.base import RunningText, Task, TextFormat
 from statewise.tasks.text.bpe import spelled
-from statewise.tasks.vocab import TextFormat
 
 ROWS = 200
 """Random sequences on which a tokenizer is compared with its task."""

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.hf.backbone import HuggingFace
-from statewise.backbones.hf.config import LoRAConfig
-from statewise.backbones.hf.loading import SPECIAL_TOKENS, VOLATILE, quiet
+from statewise.backbones.hf.loading import SPECIAL_TOKENS, VOLATILE, LoRAConfig, quiet
 from statewise.deploy.export import folder_files as files
 from statewise.model.model import Model
 from statewise.objectives.base import Objective

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statewise.backbones.base import Backbone, BackboneFactory, encode_backwards
 from statewise.backbones.capabilities import Counted
-from statewise.backbones.nn.initialisation import Init, check_init
+from statewise.backbones.nn.layers import Init, check_init
 from statewise.data_types import Batch, Loss, Part
 from statewise.objectives.base import Objective, backbone_flops
 from statewise.objectives.belief_state.pair_loss import pair_loss

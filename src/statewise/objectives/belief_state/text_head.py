@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from statewise.backbones.nn.initialisation import Init, init_weights
-from statewise.backbones.nn.layers import Matrix, make_norm
+from statewise.backbones.nn.layers import Init, Matrix, init_weights, make_norm
 
 
 class TextHead(nn.Module, ABC):
@@ -172,7 +171,7 @@ class GatedHead(TextHead):
 class MixtureHead(TextHead):
     """A mixture of R products of experts: p(v | f, b) = sum_r g_r softmax(A_r f + C_r b)_v, with gates g = softmax of
     a linear map of [f; b]. Not the paper's. Over all pairs of T prefixes and suffixes it takes T^2 V R operations,
-    where an MLP of hidden width E takes T^2 V E: see `mixture_pairs`.
+    where an MLP of hidden width E takes T^2 V E: see `pair_loss.MixtureWorker`.
 
     With a `hidden` width, A_r = W U_r and C_r = W U'_r: a mixture of softmaxes, where the experts of an output share
     its vocabulary matrix W. Without, they are full matrices, which takes less for small vocabularies.
@@ -250,7 +249,7 @@ class MixtureHead(TextHead):
         return [part.weight for part in maps if isinstance(part, nn.Linear)]
 
     def flops(self, prefixes: float, suffixes: float, pairs: float, targets: float) -> float:
-        """See `TextHead.flops`: a pair takes a product of length V per expert of each target, see `mixture_pairs`."""
+        """See `TextHead.flops`: a pair takes a product of length V per expert of each target."""
         words = sum(part.weight.numel() for part in self.words.children() if isinstance(part, nn.Linear))
         total = 0.0
         for number, maps in (

@@ -19,13 +19,11 @@ from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import counted, cut, short
 from statewise.runtime.progress import announced
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import Believed, HasBaselines, Kept, Prefixes, Task, kept_json
+from statewise.tasks.base import SPACED, Believed, HasBaselines, Kept, Prefixes, Task, Vocab, kept_json
 from statewise.tasks.hmm.beliefs import Finite, TooMany, entropies, finite, levels
-from statewise.tasks.hmm.expression import process
-from statewise.tasks.hmm.files import SHAPE, as_factor, as_json, read_matrices
 from statewise.tasks.hmm.process import Process, coordinates
+from statewise.tasks.hmm.sources import SHAPE, as_factor, as_json, process, read_matrices
 from statewise.tasks.own_files.lines import read_rows
-from statewise.tasks.vocab import SPACED, Vocab
 
 BOS = "<bos>"
 FINITE = 4096

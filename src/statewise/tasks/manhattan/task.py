@@ -18,7 +18,7 @@ from typing_extensions import override
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import Kept, Task
+from statewise.tasks.base import SPACED, Kept, Task, Vocab
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
 from statewise.tasks.manhattan.map_files import as_files, of_files, read_map
 from statewise.tasks.manhattan.rides import (
@@ -33,7 +33,6 @@ from statewise.tasks.manhattan.rides import (
 )
 from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, grid_city
 from statewise.tasks.own_files.lines import Problems, read_lines
-from statewise.tasks.vocab import SPACED, Vocab
 
 LONGEST_RIDE = 128
 """A decoded ride of more tokens counts as one without an end, whatever the context."""

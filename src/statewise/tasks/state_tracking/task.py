@@ -21,12 +21,10 @@ from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import short
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import Kept, Task, kept_text
+from statewise.tasks.base import SPACED, Kept, Task, Vocab, kept_text
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.own_files.lines import read_rows, read_whole
-from statewise.tasks.state_tracking.automata import Process, flip_flop, of_table
-from statewise.tasks.state_tracking.transition_tables import PRESETS, parse_table
-from statewise.tasks.vocab import SPACED, Vocab
+from statewise.tasks.state_tracking.automata import PRESETS, Process, flip_flop, of_table, parse_table
 
 TABLE_FILE = "automaton.json"
 LARGEST = 2**26

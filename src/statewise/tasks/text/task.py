@@ -20,13 +20,12 @@ from typing_extensions import override
 from statewise.data_types import Examples, Headline
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import COUNT, TEXT, Shape
-from statewise.tasks.base import ConsecutiveRows, Kept, RunningText, Task, WholeTexts, kept_json, kept_text
+from statewise.tasks.base import ConsecutiveRows, Kept, RunningText, Task, Vocab, WholeTexts, kept_json, kept_text
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.encoding import encode, word_starts
 from statewise.tasks.corpus.folder import TOKENIZER, Corpus, Split, is_corpus, sha256
 from statewise.tasks.corpus.survey import SplitPiece
 from statewise.tasks.text.bpe import BPE, END
-from statewise.tasks.vocab import Vocab
 
 TEXTS_READ = 2**20
 """Tokens read at a time for uncut documents."""

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from statewise.data_types import Completion, Examples, Headline
-from statewise.tasks.base import Task
+from statewise.tasks.base import Task, Vocab
 from statewise.tasks.own_files.lines import read_lines
-from statewise.tasks.vocab import Vocab
 
 
 @dataclass(frozen=True)
