@@ -47,7 +47,7 @@ def make_corpus(folder: Path, tokens: int, vocabulary: int) -> Path:
     """Random tokens in documents of 500 on average, under a tokenizer of random words."""
     from statewise.tasks.corpus import documents, writing
     from statewise.tasks.corpus import folder as corpora
-    from statewise.tasks.corpus.shards import ShardWriter
+    from statewise.tasks.corpus.folder import ShardWriter
 
     rng = np.random.default_rng(0)
     words = ["".join(map(chr, rng.integers(97, 123, 6))) for _ in range(5000)]

@@ -17,8 +17,7 @@ from timing import Benchmark, parser
 from statewise.analysis.world_models.map import MapSettings
 from statewise.analysis.world_models.reconstruction import rides_of
 from statewise.data_types import Examples
-from statewise.tasks.manhattan.map_files import read_map
-from statewise.tasks.manhattan.street_map import HEADINGS, grid_city
+from statewise.tasks.manhattan.street_map import HEADINGS, grid_city, read_map
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 
 

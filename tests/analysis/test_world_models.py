@@ -15,8 +15,7 @@ from statewise.cli import main
 from statewise.data_types import Examples
 from statewise.tasks import TASKS
 from statewise.tasks.automaton import Pairs, accepted, completed, distinguishing, up_to_end
-from statewise.tasks.manhattan.map_files import write_map
-from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
+from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap, write_map
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 
 

@@ -289,7 +289,7 @@ def test_what_is_compared_are_logits_masks_and_steps(tmp_path, monkeypatch):
             HuggingFace(**made)
     with monkeypatch.context() as patch:
         patch.setattr(HuggingFace, "extend", lambda self, tokens, cache, counts=None: forgetful(self, tokens, cache))
-        with pytest.raises(ValueError, match="read step by step it computes something else"):
+        with pytest.raises(ValueError, match="reading step by step gives other numbers"):
             HuggingFace(**made)
 
 
@@ -363,7 +363,7 @@ def test_code_of_a_model_is_neither_run_nor_asked_about(tmp_path, monkeypatch, k
     (tmp_path / "one" / "code.py").write_text(f"open({str(tmp_path / 'victim')!r}, 'w')\nclass Config: pass\n")
     asked = []
     monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
-    with nullcontext() if runs else pytest.raises(ValueError, match="code of its own, which is never run"):
+    with nullcontext() if runs else pytest.raises(ValueError, match="code of its own, which statewise never runs"):
         load_of(folder)
     assert not asked
     assert not (tmp_path / "victim").exists()
@@ -406,7 +406,7 @@ def changed(folder, **fields):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"hidden_act": "nope"}, "no model can be made by its config.json"),
+        ({"hidden_act": "nope"}, "its config.json does not describe a model"),
         *(
             ({name: value}, f"{name} of its config.json must be a whole number from 1 to 16,777,216, not ")
             for name, value in {

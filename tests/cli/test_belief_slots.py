@@ -157,7 +157,7 @@ def test_held_out_texts_are_the_documents_whatever_is_read_at_a_time(corpus, run
 def test_training_behind_a_warm_up_is_marked(tmp_path, corpus, capsys):
     words = f"--backbone belief_slots --backbone.chunk 8 --task.context 24 --trainer.steps 2 {SMALL}".split()
     words = ["train", "text-small", "--task.path", corpus.folder, *words, "--out", tmp_path / "run"]
-    mark = "training losses are of chunks that the state has already seen"
+    mark = "training losses are computed on chunks that the state has already seen"
     code, out, err = called(capsys, *words, "--backbone.warmup", "1")
     assert (code, mark in out + err) == (0, True)
     code, out, err = called(capsys, "evaluate", tmp_path / "run", "--comprehensive", "--warmup", "2")

@@ -500,7 +500,7 @@ def test_one_damaged_run_does_not_hide_the_others(file, tmp_path, in_process, ca
 
 def test_a_seed_stands_once_in_a_group(tmp_path):
     (tmp_path / "seeds.json").write_text('{"seeds": [1, 1]}')
-    with pytest.raises(ValueError, match="a seed stands twice"):
+    with pytest.raises(ValueError, match="a seed occurs twice"):
         seeds_of(tmp_path)
 
 

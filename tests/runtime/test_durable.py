@@ -15,7 +15,7 @@ from statewise.runtime import durable
 from statewise.runtime.durable import append, lock, replacing, write_all, write_array, write_arrays, write_atomically
 from statewise.runtime.json_files import COUNT
 from statewise.runtime.ledger import Ledger
-from statewise.tasks.corpus.shards import ShardWriter
+from statewise.tasks.corpus.folder import ShardWriter
 
 
 class Full:

@@ -130,7 +130,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     on_two_processes(("resume", cut, TWO, 4))
     assert Run(Path(cut)).checkpoints()[-1].step == 6
     assert json.loads((Path(cut) / "config.json").read_text())["trainer"]["devices"] == 1
-    with pytest.raises(ValueError, match=r"of the fields of a run only --trainer\.device, --trainer\.devices, "):
+    with pytest.raises(ValueError, match=r"its own fields; only --trainer\.device, --trainer\.devices, "):
         resume(cut, flags=["--trainer.steps=3"])
     resume(cut)
     assert_close(whole, cut)

@@ -37,9 +37,9 @@ CELLS = ("gru", "lstm")
 
 def with_cells(flags: Sequence[str]) -> list[str]:
     """`--backbone=lstm` as the flags of `recurrent` that it stands for."""
-    found: list[str] = []
+    flags_for_parser: list[str] = []
     for flag in flags:
         key, _, value = flag.partition("=")
         short = key == "--backbone" and value in CELLS
-        found += ["--backbone=recurrent", f"--backbone.cell={value}"] if short else [flag]
-    return found
+        flags_for_parser += ["--backbone=recurrent", f"--backbone.cell={value}"] if short else [flag]
+    return flags_for_parser

@@ -153,18 +153,18 @@ def read_in_parts(
 ) -> Hidden:
     """`Backbone.read_prompt` by `extend`, which reads further tokens (B, n), the first `counts[b]` of row b or all, as
     `Backbone.extend` does."""
-    found: Hidden | None = None
+    hidden: Hidden | None = None
     for columns in prompt_parts(tokens.shape[1], len(tokens), streams):
         part = tokens[:, columns]
         if counts is None:
-            found = Hidden(*(each[:, -1:] for each in extend(part, None)))
+            hidden = Hidden(*(each[:, -1:] for each in extend(part, None)))
             continue
         new = np.clip(counts - columns.start, 0, part.shape[1])
         last = Hidden(*(last_columns(each, new) for each in extend(part, new)))
         read = torch.from_numpy(new > 0).to(tokens.device)[:, None, None]
-        found = last if found is None else Hidden(*(torch.where(read, *pair) for pair in zip(last, found)))
-    assert found is not None
-    return found
+        hidden = last if hidden is None else Hidden(*(torch.where(read, *pair) for pair in zip(last, hidden)))
+    assert hidden is not None
+    return hidden
 
 
 def last_columns(x: Tensor, counts: np.ndarray) -> Tensor:

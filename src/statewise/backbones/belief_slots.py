@@ -158,32 +158,32 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, Hookable):
 
     def _extend(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None, warmup: int) -> Hidden:
         counted = np.full(len(tokens), tokens.shape[1]) if counts is None else counts
-        found: Hidden | None = None
+        hidden: Hidden | None = None
         for rows, own, count in cache.split(counted):
             if not count:
                 continue
             if len(rows) == len(tokens) and count == tokens.shape[1]:
-                found = _hidden(self._read(tokens, own, warmup))
+                hidden = _hidden(self._read(tokens, own, warmup))
                 continue
             index = torch.from_numpy(rows).to(tokens.device)
             part = _hidden(self._read(tokens[index, :count], own, warmup))
-            if found is None:
-                found = Hidden(*(each.new_zeros(*tokens.shape, each.shape[-1]) for each in part))
-            for whole, each in zip(found, part):
+            if hidden is None:
+                hidden = Hidden(*(each.new_zeros(*tokens.shape, each.shape[-1]) for each in part))
+            for whole, each in zip(hidden, part):
                 whole[index, :count] = each
         cache.advance(counted)
-        if found is None:  # no row reads anything
+        if hidden is None:  # no row reads anything
             weight = self.head_weight()
-            found = Hidden(*(weight.new_zeros(*tokens.shape, width) for width in (self.state_width, self.width)))
-        return found
+            hidden = Hidden(*(weight.new_zeros(*tokens.shape, width) for width in (self.state_width, self.width)))
+        return hidden
 
     @override
     def notes(self, steps: int) -> list[str]:
         if not self.config.warmup:
             return []
         return [
-            f"backbone.warmup {self.config.warmup}: training losses are of chunks that the state has already seen, so "
-            "they cannot be compared with other models; held-out data are read without warm-up"
+            f"backbone.warmup {self.config.warmup}: training losses are computed on chunks that the state has already "
+            "seen, so they cannot be compared with other models; held-out data are read without warm-up"
         ]
 
     def read_prompt(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None = None) -> Hidden:
@@ -322,10 +322,10 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, Hookable):
         """(B, 1 or t, S D): the slots that each position read."""
         if documents is None:
             return states[-1].state.flatten(1)[:, None]
-        found = self.initial.flatten()
+        slots = self.initial.flatten()
         for held in states:
-            found = torch.where(held.of(documents)[..., None], held.state.flatten(1)[:, None], found)
-        return found
+            slots = torch.where(held.of(documents)[..., None], held.state.flatten(1)[:, None], slots)
+        return slots
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""

@@ -32,7 +32,7 @@ class Branch(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, trunk: Any) -> Tensor:
-        """From the result of `Branching.trunk` to (B, T, D)."""
+        """Maps the result of `Branching.trunk` to (B, T, D)."""
 
     @abstractmethod
     def make_cache(self, rows: int) -> Cache:
@@ -142,8 +142,8 @@ class Limitable(Backbone):
 
     @abstractmethod
     def limited(self, places: int) -> Limitable:
-        """The same model, sharing its parameters, whose kept keys are read at their own position and at the `places`
-        positions after it only."""
+        """A model with this one's parameters whose kept keys are read only at their own position and at the `places`
+        positions after it."""
 
 
 class Carrying(Backbone):
@@ -157,8 +157,8 @@ class Carrying(Backbone):
 
     @abstractmethod
     def under(self, protocol: StateProtocol, warmup: int) -> Carrying:
-        """The same model, sharing its parameters, under another protocol, with `warmup` passes over each chunk before
-        the one that counts."""
+        """A model with this one's parameters under another protocol, with `warmup` passes over each chunk before the
+        one that counts."""
 
     @abstractmethod
     def encode_chunks(self, tokens: Tensor) -> Iterator[Hidden]:

@@ -178,7 +178,7 @@ class GPTBranch(Branch):
         init_weights(self, config.init, config.layers)
 
     def forward(self, trunk: tuple[Tensor, BlockContext]) -> Tensor:
-        """From the result of `GPT.trunk` to (B, T, D)."""
+        """Maps the result of `GPT.trunk` to (B, T, D)."""
         x, context = trunk
         return self.norm(self.block(x, context))
 
@@ -192,9 +192,9 @@ class GPTBranch(Branch):
         if self.config.positions == "rope":
             rotation = rotary_angles(place.clamp(min=0), self.config.width // self.config.heads)
             context = context._replace(rotation=rotation)
-        found = self((x, context))
+        state = self((x, context))
         cache.advance()
-        return found
+        return state
 
 
 def started_pass(

@@ -114,8 +114,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, packing: Packing | None) -> Tensor:
         """(B, T, D) -> hidden states (B, T, D); every document of `packing` starts with a zero state."""
         with torch.autocast(x.device.type, enabled=False):
-            found, _ = self._run(self._entered(self.read(x)), None, packing)
-        hidden: Tensor = self.hidden(found)
+            output, _ = self._run(self._entered(self.read(x)), None, packing)
+        hidden: Tensor = self.hidden(output)
         return hidden
 
     def extend(
@@ -127,15 +127,15 @@ class Layer(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x, parts = self._entered(self.read(x)), []
             if first:
-                found, state = self._run(x[:, :first], state, None)
-                parts.append(found)
+                output, state = self._run(x[:, :first], state, None)
+                parts.append(output)
             rest = x[:, first:]
-            found, after = self._run(rest, state, packing)
-            hidden: Tensor = self.hidden(torch.cat([*parts, found], dim=1))
+            output, after = self._run(rest, state, packing)
+            hidden: Tensor = self.hidden(torch.cat([*parts, output], dim=1))
             if len(state) == 1:
-                return hidden, found
-            cells = after[1][:, None] if packing is None and rest.shape[1] == 1 else self._cells(rest, found, *state)
-            return hidden, torch.cat([found, cells], dim=-1)
+                return hidden, output
+            cells = after[1][:, None] if packing is None and rest.shape[1] == 1 else self._cells(rest, output, *state)
+            return hidden, torch.cat([output, cells], dim=-1)
 
     def _entered(self, x: Tensor) -> Tensor:
         entered: Tensor = self.dropout(x).to(self.cell.weight_ih_l0.dtype)
@@ -151,17 +151,17 @@ class Layer(nn.Module):
             # `nn.LSTM` rearranges its weights in each call on a CPU, which for one token takes longer than the rest.
             h, c = torch.lstm_cell(x[:, 0], state, *self.cell.parameters())
             return h[:, None], (h, c)
-        given = None
+        initial = None
         if state is not None:
             rows = (part if packing is None else part[packing.rows] for part in state)
-            given = tuple(part[None].contiguous() for part in rows)
-        start = given if given is None or len(given) > 1 else given[0]
+            initial = tuple(part[None].contiguous() for part in rows)
+        start = initial if initial is None or len(initial) > 1 else initial[0]
         if packing is None:
-            found, after = self.cell(x, start)
+            hidden, after = self.cell(x, start)
         else:
             packed, after = self.cell(packing.pack(x), start)
-            found = packing.unpack(packed, x.shape)
-        return found, tuple(part[0] for part in (after if isinstance(after, tuple) else (after,)))
+            hidden = packing.unpack(packed, x.shape)
+        return hidden, tuple(part[0] for part in (after if isinstance(after, tuple) else (after,)))
 
     def _cells(self, x: Tensor, hidden: Tensor, h: Tensor, c: Tensor) -> Tensor:
         """(B, n, D): the cell states of an LSTM after each token, of which PyTorch returns the last alone. Its gates
@@ -170,11 +170,11 @@ class Layer(nn.Module):
         before = torch.cat([h[:, None], hidden[:, :-1]], dim=1)
         gates = F.linear(x, of_input, input_bias) + F.linear(before, of_state, state_bias)
         i, f, g, _ = gates.chunk(4, dim=-1)
-        new, kept, found = i.sigmoid() * g.tanh(), f.sigmoid(), []
+        new, kept, outputs = i.sigmoid() * g.tanh(), f.sigmoid(), []
         for column in range(x.shape[1]):
             c = torch.addcmul(new[:, column], kept[:, column], c)
-            found.append(c)
-        return torch.stack(found, dim=1)
+            outputs.append(c)
+        return torch.stack(outputs, dim=1)
 
 
 class Trunk(NamedTuple):
@@ -300,9 +300,9 @@ class RecurrentBranch(Branch):
             init_weights(self, config.init)
 
     def forward(self, trunk: Trunk) -> Tensor:
-        """From the result of `Recurrent.trunk` to (B, T, D)."""
-        found: Tensor = self.layer(trunk.below[-1], trunk.packing)
-        return found
+        """Maps the result of `Recurrent.trunk` to (B, T, D)."""
+        hidden: Tensor = self.layer(trunk.below[-1], trunk.packing)
+        return hidden
 
     @override
     def make_cache(self, rows: int) -> PlaceStore:

@@ -143,14 +143,14 @@ class StreamAttention(nn.Module):
             key, value = (torch.stack([pair[which] for _, pair in sorted(keys.items())], dim=2) for which in (0, 1))
             dropout = self.dropout if self.training else 0.0
             pattern = Pattern(asking, context.reach, context.documents)
-            found = attend_streams(query, key, value, pattern, dropout=dropout)
+            summed = attend_streams(query, key, value, pattern, dropout=dropout)
         else:
             mask = context.mask
             if asking != context.streams:  # in the last block
                 parts = torch.split(mask, T, dim=-2)
                 mask = torch.cat([parts[context.streams.index(stream)] for stream in asking], dim=-2)
-            found = attend(query.reshape(B, H, S * T, W), *read, mask=mask).view(B, H, S, T, W)
-        return self.out_proj(found.permute(0, 2, 3, 1, 4).reshape(B, S, T, H * W))
+            summed = attend(query.reshape(B, H, S * T, W), *read, mask=mask).view(B, H, S, T, W)
+        return self.out_proj(summed.permute(0, 2, 3, 1, 4).reshape(B, S, T, H * W))
 
     def own_weights(self, x: Tensor, context: StreamContext, mask: Tensor) -> Tensor:
         """(B, S, T, D) -> (B, T, H): the weight of each prediction's attention on the input of its place; `mask`
@@ -160,14 +160,14 @@ class StreamAttention(nn.Module):
             query, every = query[:, :, 0], torch.cat([key for _, (key, _) in sorted(keys.items())], dim=2)
             B, H, T, W = query.shape
             size = max(1, SCORES // (B * H * every.shape[2]))
-            found = []
+            shares = []
             for first in range(0, T, size):
                 rows = slice(first, min(first + size, T))
                 scores = (query[:, :, rows] @ every.transpose(-1, -2)) * W**-0.5
                 weights = scores.masked_fill(~mask[..., rows, :], -torch.inf).softmax(-1)
                 # Inputs come first. A copy: a view would keep all weights.
-                found.append(weights.diagonal(offset=first, dim1=-2, dim2=-1).clone())
-            return torch.cat(found, dim=2).transpose(1, 2)
+                shares.append(weights.diagonal(offset=first, dim1=-2, dim2=-1).clone())
+            return torch.cat(shares, dim=2).transpose(1, 2)
 
     def _project(
         self, x: Tensor, context: StreamContext, asking: tuple[int, ...]
@@ -180,7 +180,7 @@ class StreamAttention(nn.Module):
         else:  # skip unused queries, keys and values
             weight, bias = self.in_proj.weight, self.in_proj.bias
             parts = slice(None, width), slice(width, None)
-            given = [_those_streams(x, streams, those) for those in (asking, read)]
+            projected = [_those_streams(x, streams, those) for those in (asking, read)]
             (query,), (key, value) = (
                 split_heads(
                     F.linear(what, weight[part], None if bias is None else bias[part]),
@@ -189,7 +189,7 @@ class StreamAttention(nn.Module):
                     turned=1,
                     rotation=context.rotation,
                 )
-                for what, part, count in zip(given, parts, (1, 2))
+                for what, part, count in zip(projected, parts, (1, 2))
             )
         kept = streams if context.whole else read
         return query, {stream: (key[:, :, kept.index(stream)], value[:, :, kept.index(stream)]) for stream in read}
@@ -231,7 +231,7 @@ class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
         # The last of `context` places is `context - 1` places after the first.
         if config.window >= context - 1 and config.window in config.reach:
             raise ValueError(
-                f"backbone.window {config.window} is no limit in a context of {context} tokens: the keys of both "
+                f"backbone.window {config.window} limits nothing in a context of {context} tokens: the keys of both "
                 f"streams would always be read. Set --backbone.window to at most {context - 2}, or "
                 "--backbone.variant to double_memory"
             )
@@ -337,12 +337,12 @@ class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
         keys = 1 if context.reach.predictions == -1 else 2
         numbers = None if context.documents is None else context.documents.numbers
         mask = stream_mask((PREDICTION,), T, context.reach, numbers, x.device)[..., : keys * T]
-        found = []
+        results = []
         for block in self.blocks:
             assert isinstance(block, StreamBlock)
-            found.append(block.attention.own_weights(block.attention_norm(x), context, mask))
+            results.append(block.attention.own_weights(block.attention_norm(x), context, mask))
             x = block(x, context, context.streams)
-        return torch.stack(found, dim=2), mask.sum(-1).expand(B, 1, T)[:, 0]
+        return torch.stack(results, dim=2), mask.sum(-1).expand(B, 1, T)[:, 0]
 
     def _encode(self, batch: Batch, asking: tuple[int, ...]) -> Tensor:
         """(B, len(asking), T, D): all blocks and the norm; `asking`: the output streams."""
@@ -453,9 +453,9 @@ class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
         points: dict[str, HookPoint] = {}
         for layer, block in enumerate(self.blocks):
             last = layer == self.layers - 1
-            found = block_hook_points(layer, block, self.config.heads)
-            found |= {"ln_final.hook_out": HookPoint(self.norm)} if last else {}
-            points |= stream_hook_points(found, block, labels, asking if last else labels)
+            by_name = block_hook_points(layer, block, self.config.heads)
+            by_name |= {"ln_final.hook_out": HookPoint(self.norm)} if last else {}
+            points |= stream_hook_points(by_name, block, labels, asking if last else labels)
         return points
 
     def make_cache(self, rows: int) -> StreamCache:

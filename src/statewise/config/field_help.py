@@ -71,13 +71,13 @@ def _config(module: str, node: ast.ClassDef) -> tuple[str, ast.ClassDef] | None:
                 return _find(module, value.id)
             if value is not None:
                 raise LookupError(f"Config is {ast.unparse(value)}")
-    return next((found for parent in _parents(module, node) if (found := _config(*parent))), None)
+    return next((owner for parent in _parents(module, node) if (owner := _config(*parent))), None)
 
 
 def _fields(module: str, node: ast.ClassDef) -> dict[str, Declared]:
-    found: dict[str, Declared] = {}
+    all_declared: dict[str, Declared] = {}
     for parent in reversed(_parents(module, node)):
-        found |= _fields(*parent)
+        all_declared |= _fields(*parent)
     for statement, following in zip(node.body, [*node.body[1:], None]):
         if (
             not isinstance(statement, ast.AnnAssign)
@@ -88,14 +88,14 @@ def _fields(module: str, node: ast.ClassDef) -> dict[str, Declared]:
         kind = statement.annotation.id if isinstance(statement.annotation, ast.Name) else None
         if isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) == kind:
             group = _fields(*_find(module, kind))
-            found |= {f"{statement.target.id}.{name}": declared for name, declared in group.items()}
+            all_declared |= {f"{statement.target.id}.{name}": declared for name, declared in group.items()}
             continue
         text = following.value if isinstance(following, ast.Expr) else None
         documentation = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
-        found[statement.target.id] = Declared(
+        all_declared[statement.target.id] = Declared(
             _value(statement.value), " ".join(documentation.split()), _choices(module, statement.annotation)
         )
-    return found
+    return all_declared
 
 
 def _choices(module: str, annotation: ast.expr) -> tuple[str, ...]:
@@ -108,9 +108,9 @@ def _choices(module: str, annotation: ast.expr) -> tuple[str, ...]:
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
         words = [word.value for word in ast.walk(annotation.slice) if isinstance(word, ast.Constant)]
         return tuple(word for word in words if isinstance(word, str))
-    for given in _statements(module) if isinstance(annotation, ast.Name) else ():
-        if isinstance(given, ast.Assign) and ast.unparse(annotation) in map(ast.unparse, given.targets):
-            return _choices(module, given.value)
+    for statement in _statements(module) if isinstance(annotation, ast.Name) else ():
+        if isinstance(statement, ast.Assign) and ast.unparse(annotation) in map(ast.unparse, statement.targets):
+            return _choices(module, statement.value)
     return ()
 
 

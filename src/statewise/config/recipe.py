@@ -92,13 +92,13 @@ def parse(
     parser = _parser(tuple(configs.items()))
     known = ["seed", *(f"{group}.{name}" for group, config in configs.items() for name in field_names(config))]
     fields, flags = _given(base, flags, chosen, known, source)
-    given = [*(f"--{key}={_as_flag(value)}" for key, value in fields.items()), *flags]
+    options = [*(f"--{key}={_as_flag(value)}" for key, value in fields.items()), *flags]
     try:
-        built = parser.instantiate_classes(_parsed(parser, given))
+        built = parser.instantiate_classes(_parsed(parser, options))
     except (ArgumentError, ValueError, OverflowError) as error:
         message = _plain(str(error)) if isinstance(error, ArgumentError) else str(error)
         if isinstance(error, OverflowError):
-            message = _too_large(given)
+            message = _too_large(options)
         by_flag = any(flag.partition("=")[0].rpartition(".")[2].removeprefix("--") in message for flag in flags)
         raise ValueError(message if by_flag else f"{source}: {message}") from None
     if not 0 <= built["seed"] < LARGEST:
@@ -132,8 +132,8 @@ def _new_parser() -> ArgumentParser:
     as_yaml = get_loader("yaml")
 
     def load(text: str) -> Any:
-        found = as_yaml(text)
-        return text if found is None and text.strip() not in ("null", "") else found
+        content = as_yaml(text)
+        return text if content is None and text.strip() not in ("null", "") else content
 
     set_loader("statewise", load, exceptions=(yaml.YAMLError,))
     return ArgumentParser(exit_on_error=False, parser_mode="statewise")
@@ -147,8 +147,8 @@ def _parsed(parser: ArgumentParser, flags: Sequence[str]) -> Namespace:
     parsed = parser.parse_args(list(flags))
     for flag in flags:
         key, _, value = flag.removeprefix("--").partition("=")
-        if ":" in value and isinstance(found := parsed[key], (int, float)):
-            raise ArgumentError(None, f'Parser key "{key}": Expected a {type(found)}. Got value: {value}')
+        if ":" in value and isinstance(number := parsed[key], (int, float)):
+            raise ArgumentError(None, f'Parser key "{key}": Expected a {type(number)}. Got value: {value}')
     return parsed
 
 
@@ -191,11 +191,11 @@ def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
         return config()
     parser = _new_parser()
     parser.add_class_arguments(config, "it")
-    given = [f"--it.{key}={_as_flag(value)}" for key, value in fields.items()]
+    options = [f"--it.{key}={_as_flag(value)}" for key, value in fields.items()]
     try:
-        return parser.instantiate_classes(_parsed(parser, given)).it
+        return parser.instantiate_classes(_parsed(parser, options)).it
     except (ArgumentError, OverflowError) as error:
-        message = _plain(str(error)) if isinstance(error, ArgumentError) else _too_large(given)
+        message = _plain(str(error)) if isinstance(error, ArgumentError) else _too_large(options)
         raise ValueError(f"{what}: {message.removeprefix('it.')}") from None
 
 
@@ -245,8 +245,8 @@ def _with_choices(field: Declared) -> str:
 def _chosen(base: Mapping[str, Any], flags: Sequence[str], source: str) -> dict[str, str]:
     chosen = {}
     for kind in KINDS:
-        given = base.get(kind)
-        name = given.get("name") if isinstance(given, Mapping) else given
+        choice = base.get(kind)
+        name = choice.get("name") if isinstance(choice, Mapping) else choice
         for flag in flags:
             if flag.partition("=")[0] == f"--{kind}":
                 name = flag.partition("=")[2]
@@ -318,11 +318,11 @@ def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> di
 
 def _in_one_unit(fields: dict[str, Any], flags: Sequence[str]) -> dict[str, Any]:
     """`fields` without lengths in tokens that a flag replaces by steps. Raises `ValueError` if flags give both."""
-    given = {flag.partition("=")[0].removeprefix("--"): flag.partition("=")[2] for flag in flags}
+    value_of = {flag.partition("=")[0].removeprefix("--"): flag.partition("=")[2] for flag in flags}
     for steps, tokens in TWO_UNITS.items():
-        if steps in given and tokens not in given:
+        if steps in value_of and tokens not in value_of:
             fields = {key: value for key, value in fields.items() if key != tokens}
-        elif steps in given and given[tokens] not in ("null", "None", ""):
+        elif steps in value_of and value_of[tokens] not in ("null", "None", ""):
             raise ValueError(f"give --{steps} or --{tokens}, not both: they are the same length in two units")
     return fields
 
@@ -340,7 +340,7 @@ def _as_flag(value: Any) -> str:
 
 
 def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
-    """As `unknown`, with the choices of the key's group if it has one."""
+    """The message of `unknown` for a key, with the choices of the key's group if it has one."""
     group, dot, _ = key.partition(".")
     mates = [name for name in known if name.startswith(f"{group}.")]
     dashes = "--" if flag else ""
@@ -362,15 +362,15 @@ def _too_large(flags: Sequence[str]) -> str:
 def _plain(message: str) -> str:
     """Simplifies a parser's message: `task.length: expected a whole number, not 'x'`."""
     message = " ".join(message.split())
-    found = re.match(r'Parser key "(.+?)": Expected an? (.+?)\. Got value:(.*)', message)
-    if found:
-        return f"{found[1]}: expected {_type(found[2])}, not {cut(repr(found[3].strip()))}"
-    found = re.match(
+    match = re.match(r'Parser key "(.+?)": Expected an? (.+?)\. Got value:(.*)', message)
+    if match:
+        return f"{match[1]}: expected {_type(match[2])}, not {cut(repr(match[3].strip()))}"
+    match = re.match(
         r'Parser key "(.+?)": Does not validate .*? Subtypes: \[(.+?)\] Errors: .* Given value:(.*)', message
     )
-    if found:
-        kinds = " or ".join(map(_type, found[2].split(", ")))
-        return f"{found[1]}: expected {kinds}, not {cut(repr(found[3].strip()))}"
+    if match:
+        kinds = " or ".join(map(_type, match[2].split(", ")))
+        return f"{match[1]}: expected {kinds}, not {cut(repr(match[3].strip()))}"
     key, quote, problem = message.removeprefix('Parser key "').partition('": ')
     return cut_words(f"{key}: {without_advice(ValueError(problem))}" if quote else message)
 

@@ -84,18 +84,18 @@ class Table(Generic[Part]):
 
     def announced(self) -> dict[str, list[EntryPoint]]:
         """Entry points of installed packages by name, without our own names; nothing is imported."""
-        found: dict[str, list[EntryPoint]] = {}
+        entries: dict[str, list[EntryPoint]] = {}
         for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
             if point.name not in self.rows:
-                found.setdefault(point.name, []).append(point)
-        return found
+                entries.setdefault(point.name, []).append(point)
+        return entries
 
     def _external(self, target: str, what: str) -> type[Part]:
         """Imports the class `target`. Raises `ValueError` if it is not a valid part for this table."""
         if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
             raise ValueError(f"{what}: a class is named module:Class, not {target!r}")
         try:
-            found = _import(target)
+            part = _import(target)
         except ModuleNotFoundError as error:
             hint = ""
             if error.name and target.startswith(error.name):
@@ -103,17 +103,17 @@ class Table(Generic[Part]):
             raise ValueError(f"{what}: there is no module {error.name}{hint}") from error
         except (Exception, SystemExit) as error:  # an external module may raise anything
             raise ValueError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
-        if not (isinstance(found, type) and issubclass(found, _import(self.base))):
+        if not (isinstance(part, type) and issubclass(part, _import(self.base))):
             raise ValueError(f"{what} is not a valid {self.kind}: it must subclass {self.base.replace(':', '.')}")
-        config = getattr(found, "Config", None)
+        config = getattr(part, "Config", None)
         if not dataclasses.is_dataclass(config):
             raise ValueError(f"{what} has no dataclass Config, which defines its fields")
-        lacking = sorted(getattr(found, "__abstractmethods__", ()))
+        lacking = sorted(getattr(part, "__abstractmethods__", ()))
         if lacking:
             raise ValueError(f"{what} is not complete: it lacks {', '.join(lacking)} of {self.base.replace(':', '.')}")
         if any(field.name == "name" for field in dataclasses.fields(config)):
             raise ValueError(f"{what}: a field of its Config is called name, which names the class itself: rename it")
-        return found
+        return part
 
 
 def origin(point: EntryPoint) -> str:
@@ -123,7 +123,7 @@ def origin(point: EntryPoint) -> str:
 
 def _import(target: str) -> Any:
     module, _, attribute = target.partition(":")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for name in attribute.split("."):
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value

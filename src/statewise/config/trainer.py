@@ -15,14 +15,14 @@ TWO_UNITS = {"trainer.steps": "trainer.tokens", "trainer.warmup_steps": "trainer
 """Lengths that can be given in steps or in tokens; tokens take precedence."""
 
 
-def token_count(given: int | str) -> int:
+def token_count(tokens: int | str) -> int:
     """Parses a number of tokens: 1000, 1_000, 300k, 50M, 2B, 1.5T. Raises `ValueError` for anything else."""
-    found = re.fullmatch(r"(-?[\d_]*\.?\d+) *([kMBT]?)", str(given).strip())
-    if not found:
-        raise ValueError(f"expected a number of tokens such as 300k, 50M or 2B, not {given!r}")
-    count = Decimal(found[1]) * {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[found[2]]
+    match = re.fullmatch(r"(-?[\d_]*\.?\d+) *([kMBT]?)", str(tokens).strip())
+    if not match:
+        raise ValueError(f"expected a number of tokens such as 300k, 50M or 2B, not {tokens!r}")
+    count = Decimal(match[1]) * {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[match[2]]
     if count != int(count):
-        raise ValueError(f"expected a whole number of tokens, not {given!r}")
+        raise ValueError(f"expected a whole number of tokens, not {tokens!r}")
     return int(count)
 
 
@@ -32,22 +32,22 @@ def kept_steps(keep: int | str | list[int | str] | None, last: int) -> tuple[Col
     Raises `ValueError` for an item that is not a step, `every:N` or `log:N`.
     """
     items = [] if keep is None else keep if isinstance(keep, list) else str(keep).split(",")
-    found: list[Collection[int]] = []
+    kept: list[Collection[int]] = []
     for item in (str(item).strip() for item in items):
         rule, _, number = item.rpartition(":")
         count = int(number) if re.fullmatch(r"\d{1,12}", number) else -1
         if rule == "" and count >= 0:
-            found.append({count})
+            kept.append({count})
         elif rule == "every" and count >= 1:
-            found.append(range(count, last + 1, count))
+            kept.append(range(count, last + 1, count))
         elif rule == "log" and 2 <= count <= 1000:
-            found.append({round(last ** (place / (count - 1))) for place in range(count)})
+            kept.append({round(last ** (place / (count - 1))) for place in range(count)})
         else:
             raise ValueError(
                 "expected steps such as 0,10,100, every:N (N at least 1), log:N (N from 2 to 1000), or several of "
                 f"these separated by commas, not {item!r}"
             )
-    return tuple(found)
+    return tuple(kept)
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,14 @@ class TrainerConfig:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"trainer.betas must each be at least 0 and below 1, not {short(self.betas)}")
         for name in ("tokens", "warmup_tokens"):
-            given = getattr(self, name)
-            if given is not None:
+            value = getattr(self, name)
+            if value is not None:
                 try:
-                    enough = token_count(given) >= (name == "tokens")
+                    enough = token_count(value) >= (name == "tokens")
                 except ValueError as error:
                     raise ValueError(f"trainer.{name}: {error}") from None
                 if not enough:
-                    raise ValueError(f"trainer.{name} must be at least {int(name == 'tokens')}, not {given}")
+                    raise ValueError(f"trainer.{name} must be at least {int(name == 'tokens')}, not {value}")
         try:
             kept_steps(self.keep, 1)
         except ValueError as error:

@@ -150,10 +150,10 @@ def evaluate(
     )
 
 
-def _plain(task: Task, found: Mapping[str, Any]) -> dict[str, float]:
+def _plain(task: Task, metrics: Mapping[str, Any]) -> dict[str, float]:
     """Metrics of the task as plain numbers. Raises `ValueError` if a metric is not a number or its name is reserved."""
     plain: dict[str, float] = {}
-    for name, value in found.items():
+    for name, value in metrics.items():
         what = f"{type(task).__name__}: the metric {name}"
         if name in RESERVED:
             raise ValueError(f"{what} has a reserved name, under which reports keep another value: rename it")
@@ -199,11 +199,11 @@ def teacher_forced(
     for rows, part in share.of(blocks(examples, share.rows(block))):
         batch = collate(part)
         targets, scored = (column.numpy() for column in batch.targets)
-        found = score_batch(predictor, batch, *batch.span)
-        right = int((found.choices == targets)[scored].sum())
+        scores = score_batch(predictor, batch, *batch.span)
+        right = int((scores.choices == targets)[scored].sum())
         at = (rows[:, None], np.arange(*batch.span))
-        own.append((at, np.where(scored, found.choices, -1), np.where(scored, found.nats, 0.0), right))
-    every = [block for found in share.everyone(own) for block in found]
+        own.append((at, np.where(scored, scores.choices, -1), np.where(scored, scores.nats, 0.0), right))
+    every = [block for scores in share.everyone(own) for block in scores]
     for at, choices, losses, _ in every:
         chosen[at], nats[at] = choices, losses
     count = int((chosen >= 0).sum())
@@ -220,17 +220,17 @@ def means(measure: Measure, examples: Examples, *, block: int, share: Share = AL
         own.append({name: (part.total.cpu().double().numpy(), part.terms.cpu().numpy()) for name, part in parts})
     totals: dict[str, np.ndarray] = {}
     terms: dict[str, np.ndarray] = {}
-    for sums in (sums for found in share.everyone(own) for sums in found):
+    for sums in (sums for process in share.everyone(own) for sums in process):
         for name, (total, count) in sums.items():
             totals[name] = totals.get(name, 0.0) + total
             terms[name] = terms.get(name, 0) + count
-    found = {}
+    averages = {}
     for name in totals:
         for place in np.ndindex(totals[name].shape):
             if terms[name][place]:
                 label = f"step_{place[0] + 1}_{name}" if place else name
-                found[label] = float(totals[name][place] / terms[name][place])
-    return found
+                averages[label] = float(totals[name][place] / terms[name][place])
+    return averages
 
 
 def extremes(
@@ -305,7 +305,7 @@ def complete(
             left = min(left, max(task.longest_answer, int((examples.lengths - examples.prompt_lengths).max())))
         request = Request(prompts, left if most is None else min(left, most), task.end, rows=rows.tolist())
         completions |= zip(rows.tolist(), decoder.decode(predictor, request))
-    every = {row: found for some in share.everyone(completions) for row, found in some.items()}
+    every = {row: completed for some in share.everyone(completions) for row, completed in some.items()}
     return [every[row] for row in range(len(examples))]
 
 

@@ -57,10 +57,10 @@ def infilling(task: Task) -> Infilling:
 def gaps(task: Task, num: int | None = None, *, unconditional: bool = False) -> list[Infill]:
     """The first `num` held-out sequences that are long enough, in three parts. `unconditional`: everything after the
     beginning is missing, and the goal is empty."""
-    found = infilling(task).goals(num)
+    goals = infilling(task).goals(num)
     if not unconditional:
-        return found
-    return [Infill(prompt, np.concatenate([middle, goal]), goal[:0]) for prompt, middle, goal in found]
+        return goals
+    return [Infill(prompt, np.concatenate([middle, goal]), goal[:0]) for prompt, middle, goal in goals]
 
 
 def fill_gaps(

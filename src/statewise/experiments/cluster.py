@@ -170,8 +170,8 @@ def queue(numbers: Sequence[str]) -> dict[str, str]:
     answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode and "Invalid job id" not in answer.stderr:  # jobs that ended long ago
         raise OSError(f"squeue failed: {answer.stderr.strip()}")
-    found = dict(line.split(maxsplit=1) for line in answer.stdout.splitlines() if line.strip())
-    return {name: found[name].strip() for name in numbers if name in found}
+    states = dict(line.split(maxsplit=1) for line in answer.stdout.splitlines() if line.strip())
+    return {name: states[name].strip() for name in numbers if name in states}
 
 
 def run_jobs(
@@ -188,7 +188,7 @@ def run_jobs(
     signals only end the waiting. Jobs that are in the queue already are not submitted again, only waited for. Returns
     None at once, without calling back further, if `options.detach`. `show`: gets the numbers of submitted jobs, and
     why the cluster does not answer."""
-    known = {job.name: found for job in jobs if (found := number(job.log)) is not None}
+    known = {job.name: job_number for job in jobs if (job_number := number(job.log)) is not None}
     waiting = queue(list(known.values()))
     new = [job for job in jobs if known.get(job.name) not in waiting]
     if new:

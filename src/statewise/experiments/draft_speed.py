@@ -63,16 +63,16 @@ class DraftSpeed:
 
 def draft_lengths(text: str) -> list[int | str]:
     """`0-8`, `0,4,8`, `4` or `auto`, or several with commas. Raises `ValueError` for anything else."""
-    found: list[int | str] = []
+    lengths: list[int | str] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if part == "auto":
-            found.append(part)
+            lengths.append(part)
         elif first.isdecimal() and (not dash or last.isdecimal()) and int(first) <= int(last or first) < 1000:
-            found += range(int(first), int(last or first) + 1)
+            lengths += range(int(first), int(last or first) + 1)
         else:
             raise ValueError(f"--draft takes lengths as in 0-8, 0,4,8 or auto, not {short(text)}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(lengths))
 
 
 def draft_speeds(

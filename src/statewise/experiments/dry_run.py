@@ -245,7 +245,7 @@ def measure(
         with kept_for_backward(own) as storages:
             loss_of(sequences)
         kept.append((sequences, float(sum(storages.values()))))
-    taken: list[tuple[int, float]] = []
+    measured: list[tuple[int, float]] = []
     sequences = 1
     while True:
         if device != "cpu":  # what is compiled for each shape, such as kernels of attention, training does once
@@ -253,8 +253,8 @@ def measure(
         seconds = timed(lambda: loss_of(sequences).backward(), device)  # noqa: B023
         if seconds < AGAIN:
             seconds = min(seconds, timed(lambda: loss_of(sequences).backward(), device))  # noqa: B023
-        taken.append((sequences, seconds))
-        enough = seconds > TOO_LONG or seconds > max(LONG_ENOUGH, OVER_ONE * taken[0][1])
+        measured.append((sequences, seconds))
+        enough = seconds > TOO_LONG or seconds > max(LONG_ENOUGH, OVER_ONE * measured[0][1])
         if sequences == rows or enough or (memory is not None and 2 * grown(kept, 2 * sequences) > SHARE * memory):
             break
         sequences = min(2 * sequences, rows)
@@ -263,7 +263,7 @@ def measure(
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     return Measured(
         sequences,
-        grown([taken[0], taken[-1]], rows),
+        grown([measured[0], measured[-1]], rows),
         update_seconds,
         grown(kept, rows),
         optimizer_bytes=float(sum(state.numel() * state.element_size() for state in states)),

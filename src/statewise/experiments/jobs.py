@@ -58,7 +58,7 @@ class Job:
 
 @dataclass(frozen=True)
 class RunsOutcome:
-    """How several runs have ended."""
+    """The outcome of several runs."""
 
     folder: Path
     """The folder that holds all of them."""
@@ -84,8 +84,8 @@ def read_state(log: Path) -> tuple[list[str], str]:
     path = log.with_suffix(".state.json")
     if not path.exists():
         return [], ""
-    found = read_json(path, STATE)
-    return found["done"], found["failed"]
+    state = read_json(path, STATE)
+    return state["done"], state["failed"]
 
 
 def write_state(log: Path, done: Sequence[str], failed: str) -> None:

@@ -89,7 +89,7 @@ def resume(
     for flag in flags:
         if flag.removeprefix("--").partition("=")[0] not in PLACING:
             names = ", ".join(f"--{name}" for name in PLACING)
-            raise ValueError(f"{flag.partition('=')[0]}: of the fields of a run only {names} can change")
+            raise ValueError(f"{flag.partition('=')[0]}: a run is resumed with its own fields; only {names} can change")
     recipe, task, objective = parts_of_run(run, flags)
     counted = any(flag.removeprefix("--").startswith(("trainer.devices", "trainer.nodes")) for flag in flags)
     recipe = _with_launched_processes(recipe, override=not counted)
@@ -136,13 +136,13 @@ def check(recipe: Recipe, listener: Listener | None = None, *, here: bool = True
 
 def _fields(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The fields of a recipe by dotted name, as JSON values."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in recipe.items():
         if isinstance(value, Mapping):
-            found |= _fields(value, f"{prefix}{name}.")
+            fields |= _fields(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = list(value) if isinstance(value, tuple) else value
-    return found
+            fields[f"{prefix}{name}"] = list(value) if isinstance(value, tuple) else value
+    return fields
 
 
 def _with_launched_processes(recipe: Recipe, *, override: bool = False) -> Recipe:
@@ -243,8 +243,8 @@ def _step_to_resume(run: Run, checkpoint: str, recipe: Recipe) -> int | None:
     return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
 
 
-def _train(run: Run, training: _Training, fabric: Fabric, found: Checkpoint | None, listener: Listener) -> Outcome:
-    """Trains from `found`, or from the start, and writes the report. The first process holds the run's lock."""
+def _train(run: Run, training: _Training, fabric: Fabric, checkpoint: Checkpoint | None, listener: Listener) -> Outcome:
+    """Trains from `checkpoint`, or from the start, and writes the report. The first process holds the run's lock."""
     config, objective = training.recipe.trainer, training.objective
     agreement = Agreement(fabric.global_rank, fabric.world_size)
     sharded = config.shard != "none" and fabric.world_size > 1
@@ -266,10 +266,10 @@ def _train(run: Run, training: _Training, fabric: Fabric, found: Checkpoint | No
             listener,
             peak_flops(gpu, run.precision()),
         )
-        if found is None:
+        if checkpoint is None:
             agreement.on_first(lambda: run.forget_after(0))
         else:
-            trainer.resume(found)
+            trainer.resume(checkpoint)
         agreement.on_first(lambda: _announce(run, training, trainer.progress.step, listener, sharded=sharded))
         outcome = trainer.train()
     if outcome.reason != "signal":

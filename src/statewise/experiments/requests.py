@@ -212,7 +212,7 @@ class EvaluationRequest:
         self.check_decoder(model.task, model.recipe.task.name)
         protocols = self.protocols(model)
         if losses is not None and len(protocols) > 1:
-            raise ValueError("--losses are those of one protocol: give --protocol carried or fresh")
+            raise ValueError("--losses needs one protocol: give --protocol carried or fresh")
         if options.comprehensive:
             from statewise.evaluation.evaluate import evaluate_whole_texts
 
@@ -284,7 +284,7 @@ def _checked(
         raise ValueError(f"--{'fills' if options.fills else 'comprehensive'} decodes nothing: omit --decoder")
     for what in ("fills", "comprehensive") if options.losses else ():
         if getattr(options, what):
-            raise ValueError(f"--losses are those of an evaluation on examples: omit --{what}")
+            raise ValueError(f"--losses needs an evaluation on examples: omit --{what}")
     if options.losses and options.protocol == "same-chunk":
         raise ValueError("same-chunk sees its own targets, so that it gives no likelihood: omit --losses")
     if options.overwrite and not options.losses:
@@ -329,11 +329,11 @@ def _other_held_out(words: Sequence[str], task: str | None) -> dict[str, str]:
         with suppress(OSError, ValueError, KeyError):  # reported when the run is loaded
             name = Run.open(Path(word)).recipe()["task"]["name"]
             tasks[name] = TASKS[name]
-    found: dict[str, list[str]] = {}
+    values_by_option: dict[str, list[str]] = {}
     for name, kind in tasks.items():
         for option, values in kind.other_held_out.items():
-            found.setdefault(option, []).append(f"{' or '.join(values)} (task {name})")
-    return {option: ", ".join(sets) for option, sets in found.items()}
+            values_by_option.setdefault(option, []).append(f"{' or '.join(values)} (task {name})")
+    return {option: ", ".join(sets) for option, sets in values_by_option.items()}
 
 
 def verdict(task: Task, evaluation: Evaluation, *, own: bool) -> str:

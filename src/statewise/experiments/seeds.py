@@ -48,7 +48,7 @@ SIGNS = {
     "seeds.json": lambda path: bool(read_json(path, {"seeds": [COUNT]})),
     **{f"seed-*/{name}": sign for name, sign in RUN_SIGNS.items()},
 }
-"""How such a directory is recognised."""
+"""Signs by which such a directory is recognised."""
 
 MOST = 10_000
 """The largest number of runs in one directory."""
@@ -57,18 +57,18 @@ MOST = 10_000
 def parse(text: str, source: str = "--seeds") -> list[int]:
     """The seeds that a text such as `1-5` or `1,2,7-9` names. Raises `ValueError`, which begins with `source`, for any
     other text, and for more than `MOST` seeds."""
-    found: list[int] = []
+    seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip())
         if not match or (match[2] and int(match[2]) < int(match[1])):
             raise ValueError(f"{source} {cut(text)}: give a range like 1-5, or numbers with commas")
         numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
-        if numbers[-1] >= LARGEST or numbers[-1] - numbers[0] >= MOST or len(found) >= MOST:
+        if numbers[-1] >= LARGEST or numbers[-1] - numbers[0] >= MOST or len(seeds) >= MOST:
             raise ValueError(f"{source} {cut(text)}: at most {MOST:,} seeds, each below {LARGEST:,}")
-        found += numbers
-    if len(set(found)) != len(found):
+        seeds += numbers
+    if len(set(seeds)) != len(seeds):
         raise ValueError(f"{source} {cut(text)}: a seed is named twice")
-    return found
+    return seeds
 
 
 def is_group(folder: Path) -> bool:
@@ -267,19 +267,19 @@ def members(folder: Path) -> list[Path]:
 
 def evaluated(folder: Path) -> tuple[list[Path], list[int]]:
     """The run directories in a group that have an evaluation, by seed, and the seeds that have none yet."""
-    found, others = list[Path](), list[int]()
+    finished, others = list[Path](), list[int]()
     for seed, member in zip(seeds_of(folder), members(folder), strict=True):
         run = Run(member)
         if run.exists() and run.report("evaluation") is not None:
-            found.append(member)
+            finished.append(member)
         else:
             others.append(seed)
-    return found, others
+    return finished, others
 
 
 def seeds_of(folder: Path) -> list[int]:
     """The seeds of a group."""
     seeds: list[int] = read_json(folder / "seeds.json", {"seeds": [COUNT]})["seeds"]
     if len({*seeds}) < len(seeds):
-        raise ValueError(f"{folder / 'seeds.json'}: a seed stands twice in {short(seeds)}")
+        raise ValueError(f"{folder / 'seeds.json'}: a seed occurs twice in {short(seeds)}")
     return seeds

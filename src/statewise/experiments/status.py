@@ -45,7 +45,7 @@ def statuses(folder: str | Path) -> list[Status]:
     if not groups and not alone:
         raise FileNotFoundError(f"{folder} holds no run, no runs of several seeds and no suite")
     runs = [*alone, *(member for group in groups for member in seeds.members(group))]
-    numbers = [found for member in runs if (found := cluster.number(_log(member))) is not None]
+    numbers = [job_number for member in runs if (job_number := cluster.number(_log(member))) is not None]
     queued = cluster.queue(numbers)
     return [_status(member, str(member.relative_to(folder)), queued) for member in runs]
 

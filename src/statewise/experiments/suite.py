@@ -352,7 +352,7 @@ def _read_runs(planned: Iterable[Planned]) -> dict[Path, SuiteRun]:
 
 @dataclass(frozen=True)
 class Expected:
-    """How long the runs of one combination take that are not finished."""
+    """Seconds that the unfinished runs of one combination take."""
 
     cell: Cell
     runs: int

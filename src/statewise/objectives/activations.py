@@ -69,7 +69,7 @@ def read(backbone: Backbone, batch: Batch, names: Sequence[str]) -> dict[str, Te
 
     with watched([(points[name], keep(name)) for name in parts]):
         backbone.encode(batch.to(next(backbone.parameters()).device))
-    return {name: torch.cat(found, dim=1) for name, found in parts.items()}
+    return {name: torch.cat(values, dim=1) for name, values in parts.items()}
 
 
 @contextmanager
@@ -93,11 +93,11 @@ def patched(backbone: Backbone, changes: Mapping[str, Callable[[Tensor], Tensor]
 
     def change(name: str, function: Callable[[Tensor], Tensor]) -> See:
         def see(x: Tensor) -> Tensor:
-            found = function(x.clone())  # other names may be of the same tensor
-            if not isinstance(found, Tensor) or found.shape != x.shape:
-                what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            changed = function(x.clone())  # other names may be of the same tensor
+            if not isinstance(changed, Tensor) or changed.shape != x.shape:
+                what = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
                 raise ValueError(f"the patch of {name} must return a tensor {tuple(x.shape)}, not {what}")
-            return found.to(x)
+            return changed.to(x)
 
         return see
 

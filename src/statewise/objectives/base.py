@@ -80,8 +80,8 @@ class Objective(nn.Module, ABC):
 
     def backbones_across_rows(self) -> dict[str, AcrossRows]:
         """Its backbones that carry a state across training rows, by module name."""
-        found = self.named_modules()
-        return {name: module for name, module in found if isinstance(module, AcrossRows) and module.across_rows}
+        modules = self.named_modules()
+        return {name: module for name, module in modules if isinstance(module, AcrossRows) and module.across_rows}
 
     def notes(self, steps: int) -> list[str]:
         """What its backbones tell the user before training for `steps` steps, in sentences."""
@@ -90,8 +90,8 @@ class Objective(nn.Module, ABC):
 
     @property
     def pretrained_commit(self) -> str | None:
-        """The commit of the repository on the hub that its weights are from; None: they are from none."""
-        return next((found.commit for found in self._pretrained() if found.commit), None)
+        """The commit of the repository on the hub that has its pre-trained weights; None: they are not from the hub."""
+        return next((backbone.commit for backbone in self._pretrained() if backbone.commit), None)
 
     def check_symbols(self, symbols: Sequence[str]) -> None:
         """Raises `ValueError`, with what to do, unless the token ids of a task, whose `symbols` they number, are those
@@ -136,10 +136,10 @@ class Objective(nn.Module, ABC):
         if torch.is_grad_enabled() and not any(part.total.requires_grad for part in loss.parts.values()):
             raise self._wrong("loss", "a part with a gradient", loss, "parts that are all detached from the weights")
 
-    def _wrong(self, method: str, wanted: str, found: Any, instead: str | None = None) -> ValueError:
+    def _wrong(self, method: str, wanted: str, value: Any, instead: str | None = None) -> ValueError:
         kind = type(self)
-        shape = f" {tuple(found.shape)}" if isinstance(found, Tensor) else ""
-        instead = instead or ("None" if found is None else f"{type(found).__name__}{shape}")
+        shape = f" {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        instead = instead or ("None" if value is None else f"{type(value).__name__}{shape}")
         return ValueError(
             f"objective {kind.__module__}:{kind.__qualname__}: {method}() must return {wanted}, not {instead} "
             "(docs/adding-an-objective.md)"
@@ -157,7 +157,7 @@ def document_lengths(batch: Batch) -> Counter[int]:
 
 
 def document_flops(of_length: Callable[[int], float], batch: Batch) -> float:
-    """Sum over the documents of a batch of the FLOPs of one of its length."""
+    """FLOPs of all documents of a batch, where `of_length` gives those of a document of a given length."""
     return sum(of_length(length) * number for length, number in document_lengths(batch).items())
 
 

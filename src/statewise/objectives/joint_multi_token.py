@@ -73,10 +73,10 @@ class Fetch(nn.Module):
         scores = query @ key.transpose(-2, -1) * (D // self.heads) ** -0.5
         scores = scores + (self.bias[:, :S, :S] + causal_bias(S, S, scores.device, scores.dtype))
         seen = scores.softmax(dim=-1) @ value
-        found = self.out_proj(seen.transpose(1, 2).reshape(N, S, D))
+        fetched = self.out_proj(seen.transpose(1, 2).reshape(N, S, D))
         # Place 0 has no residual: the next token must be predicted through the attention, as at inference.
         residual = F.pad(states[:, None].expand(N, S - 1, D), (0, 0, 1, 0))
-        return self.norm(found + residual)
+        return self.norm(fetched + residual)
 
 
 class JointMultiToken(Objective):
@@ -125,13 +125,13 @@ class JointMultiToken(Objective):
         if plain is None:
             return None
         K, (first, end) = self.config.horizon, batch.span
-        asked = batch.scored.new_zeros(K + 1, *batch.tokens.shape)
-        asked[0, :, first - 1 : end - 1] = batch.scored[:, first:end]
+        wanted = batch.scored.new_zeros(K + 1, *batch.tokens.shape)
+        wanted[0, :, first - 1 : end - 1] = batch.scored[:, first:end]
         for steps in range(1, K + 1):
             start, stop = reached_columns(batch, steps)
-            asked[steps, :, start - steps : stop - steps] = predicts(batch, steps)
-        by_place = asked.sum((1, 2))
-        read = int((asked.flip(0).cumsum(0) > 0).sum())
+            wanted[steps, :, start - steps : stop - steps] = predicts(batch, steps)
+        by_place = wanted.sum((1, 2))
+        read = int((wanted.flip(0).cumsum(0) > 0).sum())
         pairs = int((by_place * torch.arange(1, K + 2)).sum())
         width = self.backbone.width
         fetch = 4 * width**2 * (int(by_place.sum()) + read) + 4 * width * pairs

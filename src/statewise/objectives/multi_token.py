@@ -44,7 +44,7 @@ class MultiToken(Objective):
 
     Config = MultiTokenConfig
     name: ClassVar[str] = "multi_token"
-    """In messages."""
+    """The name of the objective in messages."""
 
     def __init__(self, config: MultiTokenConfig, make_backbone: BackboneFactory) -> None:
         super().__init__()

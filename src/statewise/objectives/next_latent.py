@@ -252,7 +252,9 @@ class NextLatent(Objective):
         if not steps:  # rows of one token: processes reduce gradients together, so all use the same parameters
             total = total + 0 * sum(parameter.sum() for parameter in self.dynamics.parameters())
         missing = goal.new_zeros(config.horizon - steps)
-        by_step = {name: torch.cat((torch.stack(found), missing)) if found else missing for name, found in sums.items()}
+        by_step = {
+            name: torch.cat((torch.stack(values), missing)) if values else missing for name, values in sums.items()
+        }
         return {"next_token": total, **by_step}
 
     def _goal_log_probs(self, known: Tensor, log_probs: Tensor) -> Tensor:

@@ -90,8 +90,8 @@ def _at_least(places: Tensor, counted: Tensor, horizon: int) -> Tensor:
     """(horizon,) int64: for step = 1 .. horizon the number of `counted` positions whose place is at least `step`."""
     of_place = torch.zeros(places.shape[1] + 1, dtype=torch.int64, device=places.device)
     of_place.scatter_add_(0, places.flatten(), counted.flatten().long())
-    found = of_place.flip(0).cumsum(0).flip(0)[1 : horizon + 1]
-    return F.pad(found, (0, horizon - len(found)))
+    sums = of_place.flip(0).cumsum(0).flip(0)[1 : horizon + 1]
+    return F.pad(sums, (0, horizon - len(sums)))
 
 
 def check_horizon(horizon: int, context: int) -> None:
@@ -175,6 +175,6 @@ def previous_occurrence(batch: Batch) -> Tensor:
     kind = torch.where(batch.scored.flatten(), kind, -1 - place)
     ordered, order = kind.sort(stable=True)
     before = torch.where(ordered[1:] == ordered[:-1], order[:-1] % T, -1)
-    found = torch.full_like(place, -1)
-    found[order[1:]] = before
-    return found.view(B, T)
+    previous = torch.full_like(place, -1)
+    previous[order[1:]] = before
+    return previous.view(B, T)

@@ -133,10 +133,10 @@ class TeacherlessPredictor(CausalPredictor):
         column = torch.from_numpy(cursor.read[:, None] + np.arange(n)).to(self.device)
         column = column.clamp(max=cursor.ahead.state.shape[1] - 1)  # outputs at unread columns are meaningless
         rows = torch.arange(len(column), device=self.device)[:, None]
-        given = Hidden(*(part[rows, column] for part in cursor.ahead))
+        hidden = Hidden(*(part[rows, column] for part in cursor.ahead))
         cursor.read = end
-        cursor.remember(given.state, counts)
-        return to_float32(self.objective.logits(given.readout))
+        cursor.remember(hidden.state, counts)
+        return to_float32(self.objective.logits(hidden.readout))
 
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
         """See `Predictor.rewind`. Raises `ValueError` beyond the end of the prompt, on which everything depends."""

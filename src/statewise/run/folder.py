@@ -102,7 +102,7 @@ SIGNS = {
     ENVIRONMENT_FILE: overwriting.json_with("device", "precision", "threads"),
     "checkpoints/*/manifest.json": overwriting.json_with(TRAINING),
 }
-"""How a run is recognised."""
+"""Signs by which a run is recognised."""
 overwriting.protect("run", FILES, SIGNS)
 
 FINISHED = ("steps", "solved")
@@ -273,8 +273,8 @@ class Run:
         """Checksums of the run's `data` and of its `tokenizer`, as far as it has them (`Task.data_identity`). Raises
         `ValueError` if the file is damaged."""
         path = self.folder / DATA
-        found: dict[str, str] = read_json(path, {"data?": TEXT, "tokenizer?": TEXT}) if path.exists() else {}
-        return found
+        identity: dict[str, str] = read_json(path, {"data?": TEXT, "tokenizer?": TEXT}) if path.exists() else {}
+        return identity
 
     def task_files(self) -> dict[str, bytes]:
         """The task's files by name."""
@@ -337,8 +337,8 @@ class Run:
         return end is not None and end["reason"] == CONVERTED
 
     def complete(self, records: Sequence[Record] | None = None) -> bool:
-        """Whether training finished, and its report was written then: an evaluation made while it went on is of what
-        was the best checkpoint before, and does not count. `records` as for `end`."""
+        """Whether training finished, and its report was written then: an evaluation made during training reports on an
+        earlier best checkpoint, and does not count. `records` as for `end`."""
         end = self.end(records)
         if end is None or end["reason"] not in FINISHED:
             return False
@@ -362,8 +362,8 @@ class Run:
                 f"{path} is missing: restore it, or describe the machine that trained the run in it as JSON, such as "
                 '{"device": "cpu", "precision": "fp32", "threads": 2}'
             )
-        found: dict[str, Any] = read_json(path, ENVIRONMENT)
-        return found
+        environment: dict[str, Any] = read_json(path, ENVIRONMENT)
+        return environment
 
     def precision(self) -> str:
         """`bf16` or `fp32`: the precision of training and inference. Raises as `environment`."""
@@ -391,11 +391,11 @@ class Run:
     def records(self, lines: Sequence[bytes], first: int = 0) -> list[Record]:
         """The records of `lines` from index `first` on. Raises `ValueError`, with its number, for a damaged line."""
         path = self.folder / METRICS
-        found: list[Record] = []
+        records: list[Record] = []
         for number, line in enumerate(lines[first:], first + 1):
             record = parse_json(line, RECORD, f"{path}:{number}")
-            found.append(check(record, END, f"{path}:{number}") if record["kind"] == "end" else record)
-        return found
+            records.append(check(record, END, f"{path}:{number}") if record["kind"] == "end" else record)
+        return records
 
     def forget_after(self, step: int) -> None:
         """Deletes everything after the checkpoint of `step`, what a killed process left of others, and every `end`
@@ -425,8 +425,9 @@ class Run:
     def checkpoints(self) -> list[Checkpoint]:
         """Checkpoints on disk, oldest first, not verified."""
         names = (path.name for path in self.checkpoints_folder.glob("step-*"))
-        found = (re.fullmatch(r"step-([0-9]{8}|[1-9][0-9]{8,15})", name) for name in names)  # as `checkpoint` writes it
-        return [self.checkpoint(step) for step in sorted(int(one[1]) for one in found if one)]
+        # as `checkpoint` writes it
+        matches = (re.fullmatch(r"step-([0-9]{8}|[1-9][0-9]{8,15})", name) for name in names)
+        return [self.checkpoint(step) for step in sorted(int(one[1]) for one in matches if one)]
 
     def refuse_lost(self, every: int) -> None:
         """Raises `FileNotFoundError` if there is no checkpoint and the metrics show that there was one. Checkpoints are
@@ -504,7 +505,7 @@ class Run:
                 checkpoint.discard()
 
     def find_checkpoint(self, which: str = "last") -> Checkpoint:
-        """The verified checkpoint `last`, `best` or of a step.
+        """The verified checkpoint `last`, `best` or of a given step.
 
         Raises `FileNotFoundError` if there is none, and `DamagedCheckpoint`, naming the newest intact one, if it is
         damaged.
@@ -550,8 +551,8 @@ class Run:
     def report(self, name: str) -> dict[str, Any] | None:
         """reports/NAME.json, or None if there is none. Raises `ValueError` if it is not a JSON object."""
         path = self.reports_folder / f"{name}.json"
-        found: dict[str, Any] | None = read_json(path, {}) if path.exists() else None
-        return found
+        report: dict[str, Any] | None = read_json(path, {}) if path.exists() else None
+        return report
 
     def reports(self) -> list[str]:
         """Names of all reports, sorted."""
@@ -564,8 +565,8 @@ class Run:
         path = self.cache_folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"  # which has a checksum
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                found: np.ndarray = arrays["array"]
-            return found
+                array: np.ndarray = arrays["array"]
+            return array
         except (FileNotFoundError, ValueError, EOFError, KeyError, BadZipFile):
             made = make()
         with contextlib.suppress(OSError):  # a run that may only be read caches nothing

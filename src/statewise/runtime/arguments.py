@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
         """The options. Raises `ValueError` for an unknown one, with the near misses, and for an empty path."""
-        found, rest = self.parse_known_args(words)
+        arguments, rest = self.parse_known_args(words)
         if rest:
             if not rest[0].startswith("-"):
                 self.error(f"{rest[0]!r} is one argument too many")
@@ -89,10 +89,10 @@ class Parser(argparse.ArgumentParser):
             hint = suggestion(rest[0].partition("=")[0], known)
             self.error(f"unknown option {rest[0]!r}: {hint}options: {', '.join(o for o in known if o != '-h')}")
         for action in self._actions:
-            if action.metavar in PATHS and getattr(found, action.dest) == "":
+            if action.metavar in PATHS and getattr(arguments, action.dest) == "":
                 name = action.option_strings[0] if action.option_strings else action.metavar
                 self.error(f"{name} is empty: give the path of a {PATHS[action.metavar]}")
-        return found
+        return arguments
 
     def split(self, words: Sequence[str], besides: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
         """The command's own options, and all others as `--key=value`. With `besides`, other options have a dot or are
@@ -124,12 +124,12 @@ def _number(kind: type[Number], holds: Callable[[Number], bool], bound: str) -> 
     """Type of an option: a number below `LARGEST` for which `holds`, the `bound` of its message, is true."""
 
     def number(text: str) -> Number:
-        found = kind(text)
-        if found >= LARGEST:
+        value = kind(text)
+        if value >= LARGEST:
             raise argparse.ArgumentTypeError(f"must be below {LARGEST:,}, not {text}")
-        if not holds(found):
+        if not holds(value):
             raise argparse.ArgumentTypeError(f"must be {bound}, not {text}")
-        return found
+        return value
 
     number.__name__ = kind.__name__  # argparse names the type in its message
     return number
@@ -137,25 +137,25 @@ def _number(kind: type[Number], holds: Callable[[Number], bool], bound: str) -> 
 
 def at_least(least: int) -> Callable[[str], int]:
     """Type of an option: a whole number, at least `least`."""
-    return _number(int, lambda found: least <= found, f"at least {least}")
+    return _number(int, lambda number: least <= number, f"at least {least}")
 
 
 def not_below(least: float) -> Callable[[str], float]:
     """Type of an option: a finite number, at least `least`."""
-    return _number(float, lambda found: least <= found, f"at least {least:g}")
+    return _number(float, lambda number: least <= number, f"at least {least:g}")
 
 
 def above(least: float) -> Callable[[str], float]:
     """Type of an option: a finite number above `least`."""
-    return _number(float, lambda found: least < found, f"above {least:g}")
+    return _number(float, lambda number: least < number, f"above {least:g}")
 
 
 def pairs(options: Sequence[str]) -> dict[str, str]:
     """`--key=value` words as a mapping; `-` in a key becomes `_`."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for option in options:
         key, equals, value = option.removeprefix("--").partition("=")
         if not equals:
             raise ValueError(f"option --{key} is unknown, or lacks its value: see --help, or write --{key} VALUE")
-        found[key.replace("-", "_")] = value
-    return found
+        values[key.replace("-", "_")] = value
+    return values

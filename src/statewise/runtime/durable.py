@@ -62,8 +62,8 @@ def stem(name: str) -> str:
 
 def temporary_of(name: str) -> str | None:
     """The `stem` of the file whose temporary file is called `name`; None: it is not a temporary file."""
-    found = _TEMPORARY.fullmatch(name)
-    return found["name"] if found else None
+    match = _TEMPORARY.fullmatch(name)
+    return match["name"] if match else None
 
 
 class Checked:
@@ -112,10 +112,10 @@ class Checked:
             what = f"the file has {there:,} bytes, though {self.size:,} were written: is the disk full?"
             raise OSError(errno.EIO, what, str(self.path))
         file.seek(0)
-        found, begin = 0, file.read(self.head)
+        checksum, begin = 0, file.read(self.head)
         while block := file.read(BLOCK):
-            found = zlib.crc32(block, found)
-        if found != self.sum or begin != head:
+            checksum = zlib.crc32(block, checksum)
+        if checksum != self.sum or begin != head:
             raise OSError(errno.EIO, "the file reads back differently than it was written", str(self.path))
         file.close()
 
@@ -201,11 +201,11 @@ def sync(file: BinaryIO) -> None:
 
 
 @contextlib.contextmanager
-def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Holds the lock file `path` within the block. Raises `BlockingIOError` with the message `taken` if another process
-    holds it for longer than `patience` seconds, and `FileExistsError` if `path` is not a lock file. On file systems
-    without locks, such as some shared ones, the file `PATH-holder` names the process; the error then says so, since
-    that file stays if the process is killed on another machine."""
+def lock(path: Path, refusal: str, patience: float = PATIENCE) -> Iterator[None]:
+    """Holds the lock file `path` within the block. Raises `BlockingIOError` with the message `refusal` if another
+    process holds it for longer than `patience` seconds, and `FileExistsError` if `path` is not a lock file. On file
+    systems without locks, such as some shared ones, the file `PATH-holder` names the process; the error then says so,
+    since that file stays if the process is killed on another machine."""
     from filelock import FileLock, Timeout
 
     _check_lock_file(path)
@@ -213,11 +213,11 @@ def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
     try:
         held.acquire()
     except Timeout:
-        raise BlockingIOError(taken) from None
+        raise BlockingIOError(refusal) from None
     except (NotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in NO_LOCKS:
             raise
-        with _held_by_name(path.with_name(f"{path.name}-holder"), taken):
+        with _held_by_name(path.with_name(f"{path.name}-holder"), refusal):
             yield
         return
     own = _identity(path)
@@ -251,14 +251,14 @@ def _check_lock_file(path: Path) -> None:
 def _identity(path: Path) -> tuple[int, int] | None:
     """An identity that no other file has while this one is open; None if the file does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager
-def _held_by_name(path: Path, taken: str) -> Iterator[None]:
+def _held_by_name(path: Path, refusal: str) -> Iterator[None]:
     """`lock` by a file that only one process can create."""
     host = socket.gethostname()
     for _ in range(2):
@@ -272,9 +272,9 @@ def _held_by_name(path: Path, taken: str) -> Iterator[None]:
                 path.unlink(missing_ok=True)
                 continue
             what = f"{path} names process {number} on {holder}; delete that file if the process has ended"
-            raise BlockingIOError(f"{taken}: {what}") from None
+            raise BlockingIOError(f"{refusal}: {what}") from None
     else:
-        raise BlockingIOError(taken)
+        raise BlockingIOError(refusal)
     try:
         yield
     finally:
@@ -297,8 +297,8 @@ def _scratch(path: Path) -> Iterator[Checked]:
 def _delete_left(path: Path) -> None:
     """Deletes temporary files of `path` whose process was killed on this machine."""
     for left in path.parent.glob(f".{glob.escape(stem(path.name))}.*.writing"):
-        found = _TEMPORARY.fullmatch(left.name)
-        if found and found["machine"] == _machine() and not process_lives(int(found["process"])):
+        match = _TEMPORARY.fullmatch(left.name)
+        if match and match["machine"] == _machine() and not process_lives(int(match["process"])):
             with contextlib.suppress(OSError):
                 left.unlink()
 

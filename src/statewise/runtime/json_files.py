@@ -72,7 +72,7 @@ def metric(name: str) -> Leaf:
 
 
 def one_of(*choices: str) -> Leaf:
-    """One of some words."""
+    """A leaf that must be one of the words `choices`."""
     return Leaf(f"one of {', '.join(choices)}", lambda value: isinstance(value, str) and value in choices)
 
 
@@ -86,21 +86,21 @@ def parse_json(content: str | bytes, shape: Shape, where: str) -> Any:
     """The value of JSON text; `where` names it in errors. Raises `ValueError` unless it has the shape, or if it
     contains half of a surrogate pair, which cannot be written to a file."""
     try:
-        found = loads(content)
+        value = loads(content)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     escaped = "\\ud" if isinstance(content, str) else b"\\ud"
     if escaped in content.lower():  # type: ignore[operator]
         try:
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise ValueError(f"{where}: it contains half of a surrogate pair, which is not a character") from None
-    return check(found, shape, where)
+    return check(value, shape, where)
 
 
-def check_keys(found: Iterable[str], known: Collection[str], where: str) -> None:
+def check_keys(keys: Iterable[str], known: Collection[str], where: str) -> None:
     """Raises `ValueError`, with near misses, for a key that is not `known`: a misspelt one would be ignored."""
-    for key in found:
+    for key in keys:
         if key not in known:
             raise ValueError(f"{where}: unknown key {short(key)}: {suggestion(key, known)}keys: {', '.join(known)}")
 
@@ -129,12 +129,12 @@ class _Repeated(ValueError):
 
 
 def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise _Repeated(f"the key {short(twice)} occurs twice in one object: give it once")
-    return found
+    return members
 
 
 def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = None) -> Any:
@@ -143,8 +143,8 @@ def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = No
     silently use the last."""
     try:
         if content.strip():
-            found = json.loads(content, parse_float=parse_float, object_pairs_hook=_with_unique_keys)
-            inner = [found] if isinstance(found, list | dict) else []
+            value = json.loads(content, parse_float=parse_float, object_pairs_hook=_with_unique_keys)
+            inner = [value] if isinstance(value, list | dict) else []
             for _ in range(DEEPEST):
                 inner = [
                     one
@@ -153,7 +153,7 @@ def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = No
                     if isinstance(one, list | dict)
                 ]
                 if not inner:
-                    return found
+                    return value
             raise RecursionError
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: byte {error.start} is not UTF-8 text") from None

@@ -145,10 +145,12 @@ def _packages(extra: str) -> list[str]:
         every = metadata.requires("statewise") or []
     except metadata.PackageNotFoundError:
         return []
-    found = []
+    packages = []
     for requirement in every:
         name, _, marker = requirement.partition(";")
         if re.search(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]", marker):
             included = re.fullmatch(r"statewise\[(.+)\]", name.strip())
-            found += [part for one in included[1].split(",") for part in _packages(one)] if included else [name.strip()]
-    return list(dict.fromkeys(found))
+            packages += (
+                [part for one in included[1].split(",") for part in _packages(one)] if included else [name.strip()]
+            )
+    return list(dict.fromkeys(packages))

@@ -50,9 +50,10 @@ Check = Callable[[], None]
 """Raises `FileExistsError` unless a name may be written."""
 
 JOURNAL = ".journal"
-"""In `.NAME.writing`: which files are published. A kill does not stop that from then on."""
+"""The file in `.NAME.writing` that lists the files to publish. Once it exists, the next writer completes the work of a
+killed one."""
 OLD = ".old"
-"""In it: the files that are replaced, until all are."""
+"""The folder in `.NAME.writing` that holds the files to be replaced until all are."""
 _JOURNAL: Shape = {"files": [TEXT], "dropped": [TEXT], "overwrite": FLAG}
 INSIDE = (".claim", ".claim-holder")
 """The lock of a folder that cannot have one beside it, such as a mounted one."""
@@ -94,7 +95,7 @@ _UNITS: dict[str, tuple[tuple[str, ...], Signs]] = {}
 
 
 def protect(what: str, files: Iterable[str], signs: Signs) -> None:
-    """From now on, `check_file` refuses the names `files` in every folder that `signs` recognise as a `what`."""
+    """Makes `check_file` refuse, from now on, the names `files` in every folder that `signs` recognise as a `what`."""
     _UNITS[what] = tuple(files), signs
 
 
@@ -105,7 +106,7 @@ def _check_unit(path: Path, option: str) -> None:
         patterns = [pattern.split("/") for pattern in files]
         for folder in place.parents:
             if _fits(place, folder, patterns) and any(
-                _passes(sign, found) for pattern, sign in signs.items() for found in folder.glob(pattern)
+                _passes(sign, candidate) for pattern, sign in signs.items() for candidate in folder.glob(pattern)
             ):
                 raise FileExistsError(
                     f"{path} belongs to the {what} in {folder}, which is not changed: choose another {option}"
@@ -187,8 +188,8 @@ def _is_empty(folder: Path, files: Iterable[str]) -> bool:
     """Whether a folder holds nothing besides what claims on it, or on `files` in it, keep there."""
     patterns = [pattern.split("/") for pattern in files]
     for path in folder.iterdir():
-        found = _BESIDE.fullmatch(path.name)
-        if path.name not in INSIDE and not (found and _fits(folder / found["name"], folder, patterns)):
+        match = _BESIDE.fullmatch(path.name)
+        if path.name not in INSIDE and not (match and _fits(folder / match["name"], folder, patterns)):
             return False
     return True
 
@@ -270,15 +271,15 @@ def claimed(path: Path, option: str = "--out") -> Iterator[_Claim]:
 
 
 @contextlib.contextmanager
-def _lock(path: Path, taken: str) -> Iterator[None]:
+def _lock(path: Path, refusal: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with _full_names(path):
             try:
-                stack.enter_context(lock(_sibling(path, "lock"), taken))
+                stack.enter_context(lock(_sibling(path, "lock"), refusal))
             except OSError as error:
                 if error.errno not in _NO_PLACE or not path.is_dir():
                     raise
-                stack.enter_context(lock(path / INSIDE[0], taken))
+                stack.enter_context(lock(path / INSIDE[0], refusal))
         yield
 
 
@@ -603,13 +604,13 @@ def _fits(path: Path, folder: Path, patterns: Iterable[list[str]]) -> bool:
     forms = [list(parts)]
     if OLD in parts[1:-1]:
         parts.remove(OLD)
-    if len(parts) > 1 and (found := _BESIDE.fullmatch(parts[-2])) and parts[-2].endswith(".writing"):
-        parts = [*parts[:-2], found["name"] if JOURNAL in parts[-1] else parts[-1]]
+    if len(parts) > 1 and (match := _BESIDE.fullmatch(parts[-2])) and parts[-2].endswith(".writing"):
+        parts = [*parts[:-2], match["name"] if JOURNAL in parts[-1] else parts[-1]]
         forms.append(parts)
     if name := temporary_of(parts[-1]):
         forms.append([*parts[:-1], name])
-    elif (found := _BESIDE.fullmatch(parts[-1])) and not parts[-1].endswith(".writing"):
-        forms.append([*parts[:-1], found["name"]])
+    elif (match := _BESIDE.fullmatch(parts[-1])) and not parts[-1].endswith(".writing"):
+        forms.append([*parts[:-1], match["name"]])
     return any(_matches(form, pattern) for form in forms for pattern in patterns)
 
 

@@ -49,16 +49,16 @@ def announced(
 ) -> Iterator[T]:
     """Yields the `items` and reports progress: each item is done when the next one is requested, and counts as `size`
     of the `total`, of which `before` are done already."""
-    asked = _asked.get()
-    if asked is None:
+    current = _asked.get()
+    if current is None:
         yield from items
         return
     work = Work(what, before, total)
-    asked.works.append(work)
+    current.works.append(work)
     try:
         for item in items:
             yield item
             work.done += size(item)
-            asked.listener(asked.works)
+            current.listener(current.works)
     finally:
-        asked.works.remove(work)
+        current.works.remove(work)

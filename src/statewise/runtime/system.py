@@ -88,8 +88,8 @@ def outlive_parent() -> None:
 def _prctl() -> Callable[..., int]:
     import ctypes
 
-    found: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
-    return found
+    function: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
+    return function
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:

@@ -54,10 +54,10 @@ def _loader() -> Any:
     return Loader
 
 
-def _check(found: Any) -> None:
+def _check(content: Any) -> None:
     """Raises `ValueError` for data that contain themselves, are nested too deeply, or have too many values (aliases of
     aliases can stand for any number), and for text that cannot be written to a file."""
-    left, count = [(found, 0)], 0
+    left, count = [(content, 0)], 0
     while left:
         value, depth = left.pop()
         count += 1
@@ -81,8 +81,8 @@ def read_yaml(text: str | bytes, source: str, what: str = "a recipe") -> dict[st
     import yaml
 
     try:
-        found = yaml.load(text, _loader()) or {}
-        _check(found)
+        mapping = yaml.load(text, _loader()) or {}
+        _check(mapping)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -94,6 +94,6 @@ def read_yaml(text: str | bytes, source: str, what: str = "a recipe") -> dict[st
         raise ValueError(f"{source}: not YAML: brackets are nested too deeply") from None
     except ValueError as error:  # of a number or a date
         raise ValueError(f"{source}: {without_advice(error)}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{source}: {what} must hold keys, not {type(found).__name__}")
-    return found
+    if not isinstance(mapping, dict):
+        raise ValueError(f"{source}: {what} must hold keys, not {type(mapping).__name__}")
+    return mapping

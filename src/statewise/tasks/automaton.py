@@ -70,34 +70,34 @@ def automaton(task: Task) -> Automaton:
 
 def accepted(world: Automaton, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """(n, m) bool: whether each of the tokens (n, m) is legal after the states (n, k) and the tokens before it."""
-    found = np.empty(tokens.shape, bool)
+    legal = np.empty(tokens.shape, bool)
     for position, column in enumerate(tokens.T):
         states = world.step(states, column)
-        found[:, position] = states[:, 0] >= 0
-    return found
+        legal[:, position] = states[:, 0] >= 0
+    return legal
 
 
 def most_legal(world: Automaton, prefixes: Examples) -> int:
     """The most tokens that are legal after one of the prefixes."""
-    found = [
+    counts = [
         world.allowed(world.states_after(prefixes.tokens[prefixes.lengths == length][:, :length])).sum(1).max()
         for length in np.unique(prefixes.lengths)
     ]
-    return int(max(found, default=0))
+    return int(max(counts, default=0))
 
 
 def completed(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> np.ndarray:
     """(n,) bool: whether each of the n `tails` (m,) is legal after its row of the states (n, k) and ends the
     sequence."""
-    found = np.empty(len(tails), bool)
+    legal = np.empty(len(tails), bool)
     lengths = np.array([len(tail) for tail in tails], np.int64)
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
         now = states[rows]
         for column in np.stack([tails[row] for row in rows]).T:
             now = world.step(now, column)
-        found[rows] = world.tokens_left(now) == 0
-    return found
+        legal[rows] = world.tokens_left(now) == 0
+    return legal
 
 
 def up_to_end(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> list[np.ndarray]:
@@ -118,7 +118,7 @@ def distinguishing(world: Automaton, first: np.ndarray, second: np.ndarray, long
     """The shortest suffixes, of at most `longest` tokens, that are legal after the state `first` (k,) and not after
     `second` (the Myhill-Nerode boundary; Vafa et al. 2024), by length. No proper prefix of one distinguishes them.
     Raises `ValueError` if there are too many words to search."""
-    found: list[np.ndarray] = []
+    suffixes: list[np.ndarray] = []
     tails = np.empty((1, 0), np.int64)
     ones, others = first[None], second[None]
     for length in range(longest):
@@ -129,10 +129,10 @@ def distinguishing(world: Automaton, first: np.ndarray, second: np.ndarray, long
             )
         may_first, may_second = world.allowed(ones), world.allowed(others)
         for row, token in np.argwhere(may_first & ~may_second):
-            found.append(np.append(tails[row], token))
+            suffixes.append(np.append(tails[row], token))
         rows, tokens = np.nonzero(may_first & may_second)
         if not len(rows):
             break
         tails = np.concatenate([tails[rows], tokens[:, None]], axis=1)
         ones, others = world.step(ones[rows], tokens), world.step(others[rows], tokens)
-    return found
+    return suffixes

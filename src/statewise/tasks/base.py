@@ -63,7 +63,7 @@ class TextFormat:
     normalise: tuple[tuple[str, str], ...] = ()
     """Patterns in a given text with what replaces them, literally and in order, before symbols are looked for."""
     tidy: tuple[tuple[str, str], ...] = ()
-    """As `normalise`, for a text of symbols with separators."""
+    """Replacements like those of `normalise`, for a text of symbols with separators."""
 
 
 SPACED = TextFormat()
@@ -160,7 +160,7 @@ class Task(ABC):
         `disjoint`)."""
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
-        """As `held_out`, for one of `other_held_out`. Raises `ValueError` naming the sets that exist."""
+        """At most n examples of one of the sets `other_held_out`. Raises `ValueError` naming the sets that exist."""
         others = [f"--{name} {item}" for name, items in self.other_held_out.items() for item in items]
         there = f"the others are {', '.join(others)}" if others else "it has only the default one"
         raise ValueError(f"the task of this run has no held-out set --{option} {value}: {there}")
@@ -170,7 +170,7 @@ class Task(ABC):
         """Examples of a file in the task's format. Raises `ValueError` as `FILE:LINE: what is wrong`."""
 
     def read_numbered(self, path: Path) -> Numbered:
-        """As `read`, with the index of each sequence in the file and the sequences that were left out."""
+        """The examples of `read`, the index of each sequence in the file, and the sequences that were left out."""
         examples = self.read(path)
         return Numbered(examples, np.arange(len(examples)), [])
 
@@ -208,8 +208,8 @@ class Task(ABC):
         together gives the tokens of both. A task overrides it where `decode` writes the first of several symbols
         differently once more follow. Raises `ValueError` if `encode` does for the prompt.
         """
-        given = self.encode(before) if isinstance(before, str) else before
-        start, whole = self.decode(given), self.decode([*given, *tokens])
+        prompt = self.encode(before) if isinstance(before, str) else before
+        start, whole = self.decode(prompt), self.decode([*prompt, *tokens])
         return whole[len(start) :] if whole.startswith(start) else self.decode(tokens)
 
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -292,6 +292,20 @@ class Infilling(ABC):
     @abstractmethod
     def goals(self, n: int | None = None) -> list[Infill]:
         """The first n held-out sequences that are long enough, in three parts. Raises `ValueError` if none is."""
+
+
+class SpacedText(Task):
+    """A task whose text is its symbols, separated by spaces."""
+
+    text_format = SPACED
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of symbols separated by spaces."""
+        return self.vocab.encode(text.split())
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Symbols separated by spaces."""
+        return " ".join(self.vocab.decode(tokens))
 
 
 class RunningText(ABC):

@@ -52,10 +52,10 @@ def baselines(
         "repeat last": before,
         f"always {end_symbol}": np.full(len(targets), end),
     }
-    found = {name: accuracies(targets, chosen, end) for name, chosen in predictions.items()}
-    for name, given in {"unigram": unigram[targets], "bigram": bigram}.items():
-        found[name] = {"loss": float(-np.log(given).mean()), **found[name]}
-    return found
+    metrics = {name: accuracies(targets, chosen, end) for name, chosen in predictions.items()}
+    for name, probabilities in {"unigram": unigram[targets], "bigram": bigram}.items():
+        metrics[name] = {"loss": float(-np.log(probabilities).mean()), **metrics[name]}
+    return metrics
 
 
 def scored_tokens(examples: Examples) -> np.ndarray:
@@ -87,7 +87,7 @@ def _bigram(
     index = np.minimum(np.searchsorted(seen, pair), len(seen) - 1)
     known = np.where(seen[index] == pair, times[index], 0)
     back_off = counts[targets] / total
-    given = np.where(norm[before] > 0, (known + types[before] * back_off) / np.maximum(norm[before], 1), back_off)
+    conditional = np.where(norm[before] > 0, (known + types[before] * back_off) / np.maximum(norm[before], 1), back_off)
     # The most likely token after r has followed it, or is the most likely of all. In integers, so that ties are exact.
     best = np.full(vocabulary, counts.argmax())
     every = np.unique(np.concatenate([seen, first * vocabulary + best[0]]))
@@ -95,7 +95,7 @@ def _bigram(
     weights[np.searchsorted(every, seen)] += times * total
     first, token = _heaviest(every, weights, vocabulary)
     best[first] = token
-    return given, best[before]
+    return conditional, best[before]
 
 
 def _heaviest(pairs: np.ndarray, weights: np.ndarray, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
@@ -114,9 +114,9 @@ def _longest_match(training: Ragged, examples: Examples, vocabulary: int, common
     size = max(1, BLOCK // examples.tokens.shape[1])
     for start in range(0, len(examples), size):
         part = slice(start, start + size)
-        found, follower = _in_sequence(examples.tokens[part])
+        matched, follower = _in_sequence(examples.tokens[part])
         here = (rows >= start) & (rows < start + size)
-        own_lengths[here] = found[rows[here] - start, columns[here]]
+        own_lengths[here] = matched[rows[here] - start, columns[here]]
         own[here] = follower[rows[here] - start, columns[here]]
     return np.where((own_lengths > 0) & (own_lengths >= lengths), own, chosen)
 

@@ -48,17 +48,17 @@ def results(left: np.ndarray, right: np.ndarray, largest: int) -> np.ndarray:
     """(4, ...): the result of each operator on two numbers >= 0; -1 where it is not allowed."""
     quotient, rest = np.divmod(left, np.maximum(right, 1))
     exact = (right > 0) & (rest == 0)
-    found = np.stack([left + right, left - right, left * right, np.where(exact, quotient, -1)])
-    return np.where((found >= 0) & (found <= largest), found, -1)
+    values = np.stack([left + right, left - right, left * right, np.where(exact, quotient, -1)])
+    return np.where((values >= 0) & (values <= largest), values, -1)
 
 
 def moves(numbers: np.ndarray, largest: int) -> np.ndarray:
     """(m, 4): every equation with two of `numbers` (k,) as operands."""
     first, second = np.nonzero(~np.eye(len(numbers), dtype=bool))
     left, right = numbers[first], numbers[second]
-    found = results(left, right, largest)
-    operator, pair = np.nonzero(found >= 0)
-    return np.stack([left[pair], operator, right[pair], found[operator, pair]], axis=1)
+    values = results(left, right, largest)
+    operator, pair = np.nonzero(values >= 0)
+    return np.stack([left[pair], operator, right[pair], values[operator, pair]], axis=1)
 
 
 def draw(
@@ -81,13 +81,13 @@ def draw(
         column = rng.integers(left - 1, size=n)
         other = pool[rows, column]
         greater, smaller = np.maximum(one, other), np.minimum(one, other)
-        found = results(greater, smaller, largest)
-        usable = found >= 0
+        values = results(greater, smaller, largest)
+        usable = values >= 0
         if left == 2:
-            usable &= is_target[found]
+            usable &= is_target[values]
         operator = np.where(usable, rng.random((4, n), dtype=np.float32), -1).argmax(axis=0)
         commutes = operator % 2 == 0  # + and *
-        result = found[operator, rows]
+        result = values[operator, rows]
         equations[:, step, 0] = np.where(commutes, one, greater)
         equations[:, step, 1] = operator
         equations[:, step, 2] = np.where(commutes, other, smaller)
@@ -100,8 +100,8 @@ def holds(equations: np.ndarray, largest: int) -> np.ndarray:
     """(...) bool: whether each equation (..., 4) holds; False if a part is negative, which marks what is not a number
     or an operator."""
     left, operator, right, result = np.moveaxis(equations, -1, 0)
-    found = results(left, right, largest)
-    made = np.take_along_axis(found, np.maximum(operator, 0)[None], axis=0)[0]
+    values = results(left, right, largest)
+    made = np.take_along_axis(values, np.maximum(operator, 0)[None], axis=0)[0]
     return (equations >= 0).all(axis=-1) & (made == result)
 
 
@@ -358,11 +358,11 @@ class Countdown(Task, World):
     def encode(self, text: str) -> np.ndarray:
         """Token ids of a line or a part of one; a single bar stands for all pauses."""
         text = re.sub(BAR, "|" * self.config.pauses, text)
-        found = re.findall(r"0*([0-9]+)|([^\s0-9])", text)
-        for number, _ in found:
+        matches = re.findall(r"0*([0-9]+)|([^\s0-9])", text)
+        for number, _ in matches:
             if number and number not in self.vocab.ids:
                 raise ValueError(f"{number} is above {self.config.largest}, the largest number with a token")
-        return self.vocab.encode([number or other for number, other in found])
+        return self.vocab.encode([number or other for number, other in matches])
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Text in the published format, in which a bar stands for all pauses. Adjacent numbers, which only wrong
@@ -373,15 +373,15 @@ class Countdown(Task, World):
     @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Raises `ValueError` for a prompt that begins no correct solution."""
-        given = self.config.prompt_length
-        if len(prompt) < given or not len(self.legal(prompt[:given])):
+        length = self.config.prompt_length
+        if len(prompt) < length or not len(self.legal(prompt[:length])):
             raise ValueError(
                 f"a prompt is {self.config.numbers} inputs and the target, separated by commas, and a bar, not "
                 f"{self.decode(prompt)!r}"
             )
-        for position in range(given, len(prompt)):
+        for position in range(length, len(prompt)):
             if prompt[position] not in self.legal(prompt[:position]):
-                raise ValueError(f"no correct solution begins with {self.decode(prompt[given:])!r}")
+                raise ValueError(f"no correct solution begins with {self.decode(prompt[length:])!r}")
         return super().with_goal(prompt, goal)
 
     def read(self, path: Path) -> Examples:
@@ -416,19 +416,19 @@ class Countdown(Task, World):
 
     def _mistakes(self, rows: np.ndarray, numbers: Sequence[int]) -> dict[int, str]:
         """Problems of the solutions of rows (n, T), by line number."""
-        found: dict[int, str] = {}
+        mistakes: dict[int, str] = {}
         solved = self._solved(rows)
         right, available = holds(solved.equations, self.config.largest), pools(*solved).available
         for row in np.flatnonzero(~(right & available).all(axis=1)).tolist():
             step = int((right & available)[row].argmin())
             written = self.decode(rows[row, self._places[step, 0] : self._places[step, 3] + 1])
             what = "uses a number that is not available" if right[row, step] else "does not hold"
-            found[numbers[row]] = f"equation {step + 1}, {written}, {what}"
+            mistakes[numbers[row]] = f"equation {step + 1}, {written}, {what}"
         targets = rows[:, 2 * self.config.numbers]
         for row in np.flatnonzero(solved.targets != targets).tolist():
             text = f"the solution ends in {solved.targets[row]}, but the target is {targets[row]}"
-            found.setdefault(numbers[row], text)
-        return found
+            mistakes.setdefault(numbers[row], text)
+        return mistakes
 
     # Scores
 
@@ -443,8 +443,8 @@ class Countdown(Task, World):
         rows = np.full((len(examples), self.context), -1)
         rows[:, : config.prompt_length] = examples.tokens[:, : config.prompt_length]
         for row, completion in enumerate(completions):
-            given = completion.tokens[: config.answer_length]
-            rows[row, config.prompt_length : config.prompt_length + len(given)] = given
+            tokens = completion.tokens[: config.answer_length]
+            rows[row, config.prompt_length : config.prompt_length + len(tokens)] = tokens
         solved = self._solved(rows)
         formed = ((rows == self._form) | (self._form < 0)).all(axis=1)
         complete = np.array([len(completion.tokens) == config.answer_length for completion in completions])

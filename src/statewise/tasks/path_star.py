@@ -215,10 +215,10 @@ class PathStar(Task, World):
         elif config.encoding == "goal_augmentation" and rng is not None:
             rows[:, P - 2] = path[np.arange(n), rng.integers(1, config.length - 1, n)]
         elif config.encoding == "fill_in_the_middle":
-            given = np.zeros(n, np.int64) if rng is None else rng.integers(0, config.length, n)
-            rows, extra = np.zeros((n, self.context), np.int64), 1 + given
-            for count in np.unique(given):  # number of given nodes
-                own = given == count
+            depth = np.zeros(n, np.int64) if rng is None else rng.integers(0, config.length, n)
+            rows, extra = np.zeros((n, self.context), np.int64), 1 + depth
+            for count in np.unique(depth):  # number of given nodes
+                own = depth == count
                 pieces = (
                     lines[own, : P - 1],
                     np.full((own.sum(), 1), self.slash),
@@ -364,10 +364,10 @@ class PathStar(Task, World):
         right."""
         length = self.config.length
         truth = np.stack([examples.answer(row) for row in range(len(examples))])
-        given = np.full_like(truth, -1)
+        answer = np.full_like(truth, -1)
         for row, completion in enumerate(completions):
-            given[row, : len(completion.tokens)] = completion.tokens[:length]
-        right = truth == given
+            answer[row, : len(completion.tokens)] = completion.tokens[:length]
+        right = truth == answer
         ends = np.array([len(completion.tokens) == length for completion in completions])
         return {
             "path_accuracy": float((right.all(axis=1) & ends).mean()),
@@ -447,6 +447,6 @@ def _all_reached(edges: set[tuple[int, int]], centre: int, steps: int) -> bool:
     """Whether `steps` steps from the centre, along all arms in parallel, use every edge."""
     front, left = {centre}, set(edges)
     for _ in range(steps):
-        taken = {edge for edge in left if edge[0] in front}
-        front, left = {target for _, target in taken}, left - taken
+        reached = {edge for edge in left if edge[0] in front}
+        front, left = {target for _, target in reached}, left - reached
     return not left and len(front) * steps == len(edges)

@@ -15,7 +15,7 @@ import numpy as np
 
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
-from statewise.tasks.base import SPACED, Kept, Task, Vocab, World
+from statewise.tasks.base import Kept, SpacedText, Vocab, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.own_files.lines import read_rows
 
@@ -60,11 +60,11 @@ class RecallConfig:
             raise ValueError(f"{self.keys} keys of {self.values} values have more than 2^62 combinations")
 
 
-class Recall(Task, World):
-    """As text: symbols separated by spaces: keys `1:0`, `2:0`, ... (or `0`, ...), fillers `.0`, questions `?1`."""
+class Recall(SpacedText, World):
+    """The text of a sequence is its symbols, separated by spaces: keys `1:0`, `2:0`, ... (or `0`, ...), fillers `.0`,
+    questions `?1`."""
 
     Config = RecallConfig
-    text_format = SPACED
     decoded = False  # the answer is between fillers, so it is evaluated with teacher forcing
 
     def __init__(self, config: RecallConfig, kept: Kept | None = None) -> None:
@@ -93,11 +93,11 @@ class Recall(Task, World):
 
     def _distances(self, rows: np.ndarray) -> np.ndarray:
         """(n,): distance in chunks from keys to question, minus 1."""
-        found: np.ndarray = (rows[:, self._answers - 1] >= self._fillers + self.config.fillers).argmax(axis=1)
-        return found
+        distances: np.ndarray = (rows[:, self._answers - 1] >= self._fillers + self.config.fillers).argmax(axis=1)
+        return distances
 
     def training(self) -> None:
-        """None: every batch has fresh sequences."""
+        """Returns None: every batch has fresh sequences."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n training sequences, never held-out ones."""
@@ -125,10 +125,10 @@ class Recall(Task, World):
         config = self.config
         rows = self._fillers + rng.integers(config.fillers, size=(n, self.context))
         keys = rows[:, : config.keys] = self._first + rng.integers(config.values, size=(n, config.keys))
-        asked, each = rng.integers(config.keys, size=n), np.arange(n)
+        queried, each = rng.integers(config.keys, size=n), np.arange(n)
         answer = self._answers[rng.integers(config.distance, size=n)]
-        rows[each, answer - 1] = self._fillers + config.fillers + asked
-        rows[each, answer] = keys[each, asked]
+        rows[each, answer - 1] = self._fillers + config.fillers + queried
+        rows[each, answer] = keys[each, queried]
         return rows
 
     def _examples(self, rows: np.ndarray) -> Examples:
@@ -143,14 +143,6 @@ class Recall(Task, World):
         return Examples(rows, np.full(n, self.context), prompts, documents, scored)
 
     # Text and files
-
-    def encode(self, text: str) -> np.ndarray:
-        """Token ids of symbols separated by spaces."""
-        return self.vocab.encode(text.split())
-
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Symbols separated by spaces."""
-        return " ".join(self.vocab.decode(tokens))
 
     def read(self, path: Path) -> Examples:
         """Whole sequences, one per line. Raises `ValueError` with the line for another form or a wrong answer."""
@@ -175,8 +167,8 @@ class Recall(Task, World):
         columns = self._answers[self._distances(examples.tokens)]
         right = 0
         for row, (completion, column) in enumerate(zip(completions, columns)):
-            given = np.concatenate([examples.prompt(row), completion.tokens])
-            right += len(given) > column and given[column] == examples.tokens[row, column]
+            sequence = np.concatenate([examples.prompt(row), completion.tokens])
+            right += len(sequence) > column and sequence[column] == examples.tokens[row, column]
         return {"recall": right / len(completions)}
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:

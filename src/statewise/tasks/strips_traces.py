@@ -125,7 +125,7 @@ class StripsTraces(Task, World):
     # Drawing traces
 
     def training(self) -> None:
-        """None: every batch has fresh traces."""
+        """Returns None: every batch has fresh traces."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n training traces without prompts, never held-out ones."""
@@ -190,20 +190,20 @@ class StripsTraces(Task, World):
 
         The first half of each is its prompt. Raises `ValueError` for traces that are negative or too long.
         """
-        found = read_traces(path, self.vocab.symbols)
-        for number, (row, label) in enumerate(zip(found.rows, found.labels), 1):
+        traces = read_traces(path, self.vocab.symbols)
+        for number, (row, label) in enumerate(zip(traces.rows, traces.labels), 1):
             rejected = self.model.first_rejected(row)
             if label or rejected is not None:
                 reason = "it is labelled negative" if rejected is None else f"action {rejected + 1} is not possible"
                 raise ValueError(
-                    f"{path}: trace {number} of {len(found)} is negative: {reason}. This task takes only positive ones"
+                    f"{path}: trace {number} of {len(traces)} is negative: {reason}. This task takes only positive ones"
                 )
             if len(row) > self.context:
                 raise ValueError(
-                    f"{path}: trace {number} of {len(found)} has {len(row)} actions, but the longest of the task has "
+                    f"{path}: trace {number} of {len(traces)} has {len(row)} actions, but the longest of the task has "
                     f"{self.context}"
                 )
-        return Examples.of([np.array(row) for row in found.rows], [len(row) // 2 for row in found.rows])
+        return Examples.of([np.array(row) for row in traces.rows], [len(row) // 2 for row in traces.rows])
 
     # Scores
 
@@ -216,10 +216,10 @@ class StripsTraces(Task, World):
         first, whole = 0, 0
         for row, completion in enumerate(completions):
             known_false = self.model.after(examples.prompt(row).tolist())
-            given = completion.tokens[: len(examples.answer(row))].tolist()
-            rejected = self.model.first_rejected(given, known_false)
-            first += bool(given) and rejected != 0
-            whole += len(given) == len(examples.answer(row)) and rejected is None
+            tokens = completion.tokens[: len(examples.answer(row))].tolist()
+            rejected = self.model.first_rejected(tokens, known_false)
+            first += bool(tokens) and rejected != 0
+            whole += len(tokens) == len(examples.answer(row)) and rejected is None
         return {"legal_next": first / len(completions), "legal_traces": whole / len(completions)}
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:

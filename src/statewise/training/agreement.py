@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 def joined(own: torch.Tensor) -> torch.Tensor:
     """The tensors (n, ...) of all processes, in order, concatenated: (processes n, ...)."""
-    found = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(found, own)
-    return torch.cat(found)
+    tensors = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(tensors, own)
+    return torch.cat(tensors)
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Agreement:
         """The values of all processes, in order."""
         if self.processes == 1:
             return [own]
-        found: list[Any] = [None] * self.processes
-        torch.distributed.all_gather_object(found, own)
-        return found
+        values: list[Any] = [None] * self.processes
+        torch.distributed.all_gather_object(values, own)
+        return values
 
     def on_all(self, work: Callable[[], T]) -> list[T]:
         """The results of `work` in all processes, in order. If `work` raises a `ValueError` or `OSError` in some, all
@@ -65,6 +65,6 @@ class Agreement:
 
     def on_first(self, work: Callable[[], T]) -> T:
         """The result of `work` in the first process, which alone does it; raises as `on_all`."""
-        found: list[Any] = self.on_all(lambda: work() if self.first else None)
-        result: T = found[0]
+        results: list[Any] = self.on_all(lambda: work() if self.first else None)
+        result: T = results[0]
         return result

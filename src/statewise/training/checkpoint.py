@@ -38,8 +38,8 @@ def save(run: Run, step: int, weights: Mapping[str, Tensor], training: dict[str,
 
 
 def save_sharded(run: Run, step: int, module: nn.Module, training: dict[str, Any], agree: Agreement) -> None:
-    """As `save`, for a sharded module: each process writes its rows of the weights and of the optimiser's tensors,
-    which `training.pt` then lacks. All processes call this, and all raise the `OSError` of one."""
+    """Writes the checkpoint of a sharded module: each process writes its rows of the weights and of the optimiser's
+    tensors, which `training.pt` then lacks. All processes call this, and all raise the `OSError` of one."""
     own, first = writer(module), agree.first
     optimizer = training["optimizer"]
     moments = {f"{kind}.{name}": t for name, kept in optimizer["state"].items() for kind, t in kept.items()}
@@ -94,8 +94,8 @@ def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
     own = module.state_dict()
     parts = checkpoint.parts(WEIGHTS)
     with _naming_damage():
-        found = open_stored(parts)
-        tensors = {name: like(tensor, own[name]) if name in own else tensor[:] for name, tensor in found.items()}
+        stored = open_stored(parts)
+        tensors = {name: like(tensor, own[name]) if name in own else tensor[:] for name, tensor in stored.items()}
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:

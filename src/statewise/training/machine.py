@@ -26,8 +26,8 @@ def choose_device(wanted: str) -> str:
     if PyTorch finds such a GPU, otherwise `cpu`. Raises `ValueError` if the device is not available."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    here = ["cpu"] if found is None else ["cpu", found.type]
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    here = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
     if wanted not in here:
         raise ValueError(f"there is no device {wanted!r} here: PyTorch reports {' and '.join(here)}")
     return wanted

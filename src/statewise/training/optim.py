@@ -95,14 +95,14 @@ def _checked(kind: str, tensor: Any, name: str, parameter: Tensor) -> Tensor:
     """A tensor of the optimiser's state in the layout of its parameter. Raises `ValueError` if it does not fit."""
     if not isinstance(tensor, Tensor | Stored):
         raise ValueError(f"{kind} of {name} is not a tensor")
-    found = (read(tensor) if kind == "step" else like(tensor, parameter)).detach()
+    value = (read(tensor) if kind == "step" else like(tensor, parameter)).detach()
     shape = () if kind == "step" else tuple(parameter.shape)
-    if tuple(found.shape) != shape or not found.is_floating_point():
-        what = f"{str(found.dtype).removeprefix('torch.')} of shape {tuple(found.shape)}"
+    if tuple(value.shape) != shape or not value.is_floating_point():
+        what = f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
         raise ValueError(f"{kind} of {name} is {what}, not floats of shape {shape}")
-    if kind == "step" or found.stride() == parameter.stride():
-        return found
-    return torch.empty_like(parameter).copy_(found)  # fused kernels assume one layout in memory
+    if kind == "step" or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter).copy_(value)  # fused kernels assume one layout in memory
 
 
 def _numbers(optimizer: torch.optim.Optimizer) -> list[list[int]]:
@@ -132,13 +132,13 @@ def hidden_matrices(objective: Objective) -> list[nn.Parameter]:
     """The trainable matrices of linear and recurrent layers, except those that map to logits. Embeddings, norms,
     biases, and parameters outside such layers (initial states, tensors of three dimensions) do not belong to them."""
     heads = {id(matrix) for matrix in objective.head_matrices()}
-    found: dict[int, nn.Parameter] = {}
+    matrices: dict[int, nn.Parameter] = {}
     for part in objective.modules():
         if isinstance(part, nn.Linear | nn.RNNBase | nn.RNNCellBase):
             for parameter in part.parameters(recurse=False):
                 if parameter.requires_grad and parameter.dim() == 2 and id(parameter) not in heads:
-                    found[id(parameter)] = parameter
-    return list(found.values())
+                    matrices[id(parameter)] = parameter
+    return list(matrices.values())
 
 
 class Muon(torch.optim.Muon):
@@ -187,10 +187,10 @@ class Muon(torch.optim.Muon):
 
 def _alike(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Lists of matrices of one shape and type, with at most `STACK` values together, but at least one matrix."""
-    found: dict[Any, list[Tensor]] = defaultdict(list)
+    groups: dict[Any, list[Tensor]] = defaultdict(list)
     for parameter in parameters:
-        found[parameter.shape, parameter.dtype].append(parameter)
-    for alike in found.values():
+        groups[parameter.shape, parameter.dtype].append(parameter)
+    for alike in groups.values():
         count = max(1, STACK // alike[0].numel())
         yield from (alike[begin : begin + count] for begin in range(0, len(alike), count))
 

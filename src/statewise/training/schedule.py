@@ -34,15 +34,15 @@ class Schedule:
     @property
     def notes(self) -> list[str]:
         """Warnings for the user."""
-        found = []
+        notes = []
         if self.warmup_steps >= self.steps:
-            found.append(
+            notes.append(
                 f"the warm-up of {self.warmup_steps:,} steps lasts for all {self.steps:,} steps of training: the "
                 f"learning rate only rises, to {self.steps / self.warmup_steps:.0%} of trainer.learning_rate. "
                 "Set --trainer.warmup_steps (or warmup_tokens) lower, or train for longer"
             )
         elif self.warmup_steps > self.steps - self.decay_steps:
-            found.append(
+            notes.append(
                 f"the warm-up of {self.warmup_steps:,} steps ends within the decay over the last "
                 f"{self.decay_steps:,} of {self.steps:,}: from its peak the learning rate drops at once to where the "
                 "decay is by then. Set --trainer.warmup_steps (or warmup_tokens) or --trainer.decay_share lower"
@@ -50,11 +50,11 @@ class Schedule:
         firsts = (next(iter(steps), 0) for steps in self.kept)  # only single steps can be after the last
         late = sorted({step for step in firsts if step > self.steps})
         if late:
-            found.append(
+            notes.append(
                 f"trainer.keep names steps after the last, {self.steps}: {', '.join(map(str, late))} will not be "
                 "reached"
             )
-        return found
+        return notes
 
     @classmethod
     def of(cls, config: TrainerConfig, row_length: int) -> Schedule:
@@ -63,10 +63,10 @@ class Schedule:
 
         def steps(field: str, otherwise: int) -> int:
             tokens = getattr(config, field)
-            found = otherwise if tokens is None else -(-token_count(tokens) // (config.batch_size * row_length))
-            if found >= LARGEST:
+            number = otherwise if tokens is None else -(-token_count(tokens) // (config.batch_size * row_length))
+            if number >= LARGEST:
                 raise ValueError(f"trainer.{field} {short(tokens)} is {LARGEST:,} steps or more: give fewer tokens")
-            return found
+            return number
 
         last = steps("tokens", config.steps)
         decay = 0

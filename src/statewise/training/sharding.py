@@ -98,7 +98,7 @@ class Stored:
 def open_stored(files: Sequence[Path]) -> dict[str, Stored]:
     """All tensors of files in one folder, by name. Raises `OSError`, and `ValueError` if one is damaged or lacks
     rows."""
-    found: dict[str, Stored] = {}
+    tensors: dict[str, Stored] = {}
     for path in files:
         try:
             file: Any = safe_open(path, "pt")
@@ -108,14 +108,14 @@ def open_stored(files: Sequence[Path]) -> dict[str, Stored]:
         for name in file.keys():  # noqa: SIM118
             part, place = file.get_slice(name), places.get(name)
             shape = part.get_shape()
-            stored = found.setdefault(name, Stored(name))
+            stored = tensors.setdefault(name, Stored(name))
             first, rows = (place["first"], place["of"]) if place else (0, shape[0] if shape else 0)
             stored.pieces.append((first, first + (shape[0] if shape else 0), file))
             stored.shape, stored.kind = (rows, *shape[1:]) if shape else (), part.get_dtype()
-    for stored in found.values():
+    for stored in tensors.values():
         stored.pieces.sort(key=lambda piece: piece[:2])
         stored.check(files[0].parent)
-    return found
+    return tensors
 
 
 def write_joined(tensors: Mapping[str, Stored], file: Writable, most: int = 2**26) -> None:
@@ -249,14 +249,14 @@ def _axis(layout: DTensor) -> int:
 def pieces(tensors: Mapping[str, Tensor], first: bool) -> dict[str, Piece | Tensor]:
     """What this process writes of some tensors, on the host: its rows of DTensors, and in the `first` process all other
     tensors."""
-    found: dict[str, Piece | Tensor] = {}
+    parts: dict[str, Piece | Tensor] = {}
     for name, tensor in tensors.items():
         if is_sharded(tensor):
             local = cast("DTensor", tensor.detach()).to_local().cpu()
-            found[name] = Piece(local, own_rows(tensor)[0], tensor.shape[0])
+            parts[name] = Piece(local, own_rows(tensor)[0], tensor.shape[0])
         elif first:
-            found[name] = tensor.detach().cpu()
-    return found
+            parts[name] = tensor.detach().cpu()
+    return parts
 
 
 def not_finite(module: nn.Module) -> list[str]:
@@ -322,7 +322,7 @@ def used_in_place(module: nn.Module, device: torch.device) -> Iterator[Callable[
 
     def gathering(number: int) -> Callable[[nn.Module, Any], None]:
         @torch.compiler.disable  # type: ignore[untyped-decorator]
-        def gather(block: nn.Module, given: Any) -> None:
+        def gather(block: nn.Module, inputs: Any) -> None:
             while next_round(number) != number:
                 pass
 

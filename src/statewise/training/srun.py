@@ -28,7 +28,7 @@ class JobStep(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        """From 15000 to 24999, by the numbers of job and step, so that all tasks know it."""
+        """A port from 15000 to 24999, computed from the numbers of job and step, so that all tasks know it."""
         job, step = (int(os.environ.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
         return int(os.environ.get("MASTER_PORT", 15000 + (job + 997 * step) % 10000))
 

@@ -53,13 +53,13 @@ class Listener:
     begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
     """Once, before the first step, with the step from which training starts."""
     note: Callable[[str], None] = lambda note: None
-    """For each note on the schedule, the model and the data."""
+    """Once for each note on the schedule, the model and the data."""
     baselines: Callable[[Mapping[str, Mapping[str, float]]], None] = lambda baselines: None
     """Once, with the metrics of each baseline, if the task has baselines."""
     step: Callable[[int], None] = lambda step: None
     """After every step, with the number of steps done."""
     record: Callable[[Record], None] = lambda record: None
-    """With every record written to the run, once it is written."""
+    """With every record of the run, once it is written."""
     report: Callable[[dict[str, Any]], None] = lambda report: None
     """Once, at the end, with the report on the best checkpoint."""
 
@@ -77,21 +77,8 @@ class Outcome:
 
 
 LOGGED = {
-    "kind",
-    "step",
-    "steps",
-    "tokens",
-    "loss",
-    "gradient_norm",
-    "learning_rate",
-    "epoch",
-    "tokens_per_second",
-    "seconds",
-    "flops",
-    "flops_per_second",
-    "mfu",
-    "reason",
-    "part",
+    *("kind", "step", "steps", "tokens", "loss", "gradient_norm", "learning_rate", "epoch", "tokens_per_second"),
+    *("seconds", "flops", "flops_per_second", "mfu", "reason", "part"),
 }
 """Names in the log of training, which no part of a loss may have."""
 
@@ -140,8 +127,8 @@ class OnHost:
         """The tensor's values."""
         if self.done is not None:
             self.done.synchronize()
-        found: list[float] = self.copy.tolist()
-        return found
+        numbers: list[float] = self.copy.tolist()
+        return numbers
 
 
 class Drawn(NamedTuple):
@@ -205,7 +192,7 @@ class Trainer:
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
         self.signal: int | None = None
         self.signals: OnHost | None = None
-        """With several processes, which signals any of them had received in the previous step."""
+        """The signals that any process had received in the previous step, if there are several processes."""
         self.saved: int | None = None
         """The step of the newest checkpoint, known to every process."""
         self.agreement = Agreement(fabric.global_rank, fabric.world_size)
@@ -225,10 +212,10 @@ class Trainer:
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise DamagedCheckpoint(f"{checkpoint.training} does not fit the run's recipe: {error}") from None
         if self.progress.step != checkpoint.step:
-            raise DamagedCheckpoint(f"{checkpoint.training} is of step {self.progress.step}, not {checkpoint.step}")
+            raise DamagedCheckpoint(f"{checkpoint.training} holds step {self.progress.step}, not {checkpoint.step}")
         self.saved = checkpoint.step
         self.agreement.on_first(lambda: self.run.forget_after(checkpoint.step))
-        if self.progress.best_step not in [found.step for found in self.run.checkpoints()]:
+        if self.progress.best_step not in [one.step for one in self.run.checkpoints()]:
             self.progress.best = None  # its checkpoint was deleted for a better one, which is now deleted, too
         self._mark_best()  # the process may have been killed between writing a checkpoint and marking it
 
@@ -287,46 +274,18 @@ class Trainer:
         rate = learning_rate(step, config, self.schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        sums: dict[str, torch.Tensor] = {}
-        for place, batch in enumerate(micro):
-            last = place == len(micro) - 1
-            with nullcontext() if last else self.fabric.no_backward_sync(self.wrapped):
-                loss = self.wrapped(batch, counts)
-                if not self.loss_checked:
-                    self.objective.check_loss(loss)
-                    self.loss_checked = True
-                # DDP averages gradients over processes; the counts are already those of the whole batch.
-                self.fabric.backward(loss.value() * self.fabric.world_size)
-            if taken := next((name for name in loss.parts if name in LOGGED or metric(name) is SHARE), ""):
-                raise ValueError(
-                    f"{type(self.objective).__name__}: a part of its loss is called {taken}, which the log of "
-                    "training uses for something else: rename it"
-                )
-            for name, part in loss.parts.items():
-                share = part.mean().detach()
-                sums[name] = sums[name] + share if name in sums else share
-        weights = {name: part.weight for name, part in loss.parts.items()}
-        sums["loss"] = torch.stack([weights[name] * share for name, share in sums.items()]).sum()
+        values = self._backward(micro, counts)
         limit = config.clip or float("inf")
-        sums["gradient_norm"] = whole(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach())
+        values["gradient_norm"] = whole(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach())
         self.optimizer.step()
         self.optimizer.zero_grad()
         for backbone in self.across_rows.values():
             backbone.advance_lanes()
-        names = list(sums)  # parts first: of several bad numbers report the cause, not its consequences
-        self.recent.append((step + 1, names, torch.stack([sums[name].float() for name in names])))
+        names = list(values)  # parts first: of several bad numbers report the cause, not its consequences
+        self.recent.append((step + 1, names, torch.stack([values[name].float() for name in names])))
         if self.fabric.device.type == "cpu":
             self._flush()
-        # Tokens and operations are those of this process, times the number of processes.
-        window, world = self.progress.window, self.fabric.world_size
-        window["steps"] = window.get("steps", 0.0) + 1
-        window["tokens"] = window.get("tokens", 0.0) + drawn.tokens * world
-        self.progress.tokens += drawn.tokens * world
-        # Not in `_draw`: backbones that change during training are then still those of an earlier step.
-        costs = [self.objective.flops(batch) for batch in drawn.parts]
-        known = [cost for cost in costs if cost is not None]
-        if len(known) == len(costs):
-            window["flops"] = window.get("flops", 0.0) + sum(known) * world
+        self._count_work(drawn)
         return stop
 
     def _to_device(self, batch: Batch) -> Batch:
@@ -351,6 +310,42 @@ class Trainer:
         received = [number for number, count in zip(HANDLED, before.values() if before else []) if count]
         counts = {name: new.view(old.shape) for (name, old), new in zip(counts.items(), shared)}
         return counts, received[0] if received else None
+
+    def _backward(self, micro: list[Batch], counts: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Computes the gradients of all micro-batches. Returns the mean of each part of the loss, and the loss."""
+        means: dict[str, torch.Tensor] = {}
+        for place, batch in enumerate(micro):
+            last = place == len(micro) - 1
+            with nullcontext() if last else self.fabric.no_backward_sync(self.wrapped):
+                loss = self.wrapped(batch, counts)
+                if not self.loss_checked:
+                    self.objective.check_loss(loss)
+                    self.loss_checked = True
+                # DDP averages gradients over processes; the counts are already those of the whole batch.
+                self.fabric.backward(loss.value() * self.fabric.world_size)
+            for name, part in loss.parts.items():
+                if name in LOGGED or metric(name) is SHARE:
+                    raise ValueError(
+                        f"{type(self.objective).__name__}: a part of its loss is called {name}, which the training "
+                        "log uses for something else: rename it"
+                    )
+                share = part.mean().detach()
+                means[name] = means[name] + share if name in means else share
+        weights = {name: part.weight for name, part in loss.parts.items()}
+        means["loss"] = torch.stack([weights[name] * mean for name, mean in means.items()]).sum()
+        return means
+
+    def _count_work(self, drawn: Drawn) -> None:
+        """Counts tokens and operations of a step: those of this process, times the number of processes."""
+        window, world = self.progress.window, self.fabric.world_size
+        window["steps"] = window.get("steps", 0.0) + 1
+        window["tokens"] = window.get("tokens", 0.0) + drawn.tokens * world
+        self.progress.tokens += drawn.tokens * world
+        # Not in `_draw`: backbones that change during training are then still those of an earlier step.
+        costs = [self.objective.flops(batch) for batch in drawn.parts]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) == len(costs):
+            window["flops"] = window.get("flops", 0.0) + sum(known) * world
 
     def _flush(self) -> None:
         """Copies the recent steps' losses to the host, checks them, and adds them to the window."""

@@ -5,9 +5,8 @@ import pytest
 
 from statewise.analysis.world_models.reconstruction import Ride, Street, reconstruct, rides_of
 from statewise.cli import main
-from statewise.tasks.manhattan.map_files import write_map
 from statewise.tasks.manhattan.rides import VALID, check
-from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap, grid_city
+from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap, grid_city, write_map
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 
 N, E, S, W = (HEADINGS.index(name) for name in "NESW")

@@ -10,10 +10,10 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.tasks.corpus import documents, shards, survey
+from statewise.tasks.corpus import documents, survey
+from statewise.tasks.corpus import folder as folder_module
 from statewise.tasks.corpus.documents import DataSet, find
-from statewise.tasks.corpus.folder import Corpus, fingerprint
-from statewise.tasks.corpus.shards import ShardWriter
+from statewise.tasks.corpus.folder import Corpus, ShardWriter, fingerprint
 from statewise.tasks.corpus.tokenizers import load
 from statewise.tasks.corpus.writing import Listener, write
 from statewise.tasks.text.bpe import END
@@ -151,13 +151,13 @@ def test_shards_give_the_stream_back_whatever_their_size(tmp_path_factory, lengt
         part[-1] = 0 if last else part[-1]
     stream = np.concatenate(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "BLOCK", block)
+        patch.setattr(folder_module, "BLOCK", block)
         patch.setattr(os, "fsync", lambda number: None)  # which takes most of the time
         writer = ShardWriter(folder, "training", kind, shard_tokens)
         for part, last in zip(parts, lasts):
             writer.add(part, last=bool(last))
         facts = writer.close()
-        found = [shards.Shard(folder, fact, kind) for fact in facts]
+        found = [folder_module.Shard(folder, fact, kind) for fact in facts]
         assert [shard.tokens for shard in found[:-1]] == [shard_tokens] * (len(found) - 1)
         np.testing.assert_array_equal(np.concatenate([shard.read(0, shard.tokens) for shard in found]), stream)
         for number, shard in enumerate(found):
@@ -263,7 +263,7 @@ def test_a_flipped_bit_is_found(tmp_path, name, place):
 
 
 def test_what_a_block_checksum_passes_over_is_found_by_the_shards(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards.zlib, "crc32", lambda content, before=0: 0)
+    monkeypatch.setattr(folder_module.zlib, "crc32", lambda content, before=0: 0)
     corpus = make(tmp_path)
     flip(corpus.folder / "training-00000.npy", 200)
     with pytest.raises(ValueError, match=r"training-00000.npy: damaged: its checksum"):
@@ -271,7 +271,7 @@ def test_what_a_block_checksum_passes_over_is_found_by_the_shards(tmp_path, monk
 
 
 def test_only_the_damaged_block_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "BLOCK", 16)
+    monkeypatch.setattr(folder_module, "BLOCK", 16)
     corpus = make(tmp_path)
     flip(corpus.folder / "training-00000.npy", 128 + 2 * 50)
     side = Corpus(corpus.folder).training
@@ -283,7 +283,7 @@ def test_only_the_damaged_block_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_cut_while_in_use_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "BLOCK", 16)
+    monkeypatch.setattr(folder_module, "BLOCK", 16)
     corpus = make(tmp_path)
     tokens = corpus.training.read(0, 200)
     os.truncate(corpus.folder / "training-00000.npy", 128 + 2 * 100)

@@ -786,7 +786,7 @@ def test_arrays_that_a_run_could_not_read_again_are_refused(tmp_path, capsys):
         assert "own.npz" in said
     with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
         archive.writestr("matrices.npy", b"no array")
-    assert "own.npz: not an NPZ file of matrices: matrices is no array" in say(
+    assert "own.npz: not an NPZ file of matrices: matrices is not an array" in say(
         tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys
     )
 

@@ -10,9 +10,17 @@ from statewise.data_types import Completion, Examples
 from statewise.runtime.durable import write_atomically
 from statewise.tasks.automaton import accepted, distinguishing
 from statewise.tasks.batches import collate
-from statewise.tasks.manhattan.map_files import as_files, of_files, read_map, write_map
 from statewise.tasks.manhattan.rides import ILLEGAL_TURN, NO_END, VALID, VERDICTS, WRONG_DESTINATION, check, draw_rides
-from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, StreetMap, grid_city
+from statewise.tasks.manhattan.street_map import (
+    HEADINGS,
+    UNREACHABLE,
+    StreetMap,
+    as_files,
+    grid_city,
+    of_files,
+    read_map,
+    write_map,
+)
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig, pack
 
 CITY = grid_city(6, 7, 3)
@@ -117,7 +125,7 @@ def test_a_map_that_is_not_written_to_its_end_leaves_the_one_before(tmp_path, mo
             raise OSError("the disk is full")
         write_atomically(path, content)
 
-    monkeypatch.setattr("statewise.tasks.manhattan.map_files.write_atomically", fails_at_streets)
+    monkeypatch.setattr("statewise.tasks.manhattan.street_map.write_atomically", fails_at_streets)
     with pytest.raises(OSError, match="the disk is full"):
         write_map(grid_city(6, 7, 4), tmp_path / "m", overwrite=True)
     np.testing.assert_array_equal(read_map(tmp_path / "m").neighbour, CITY.neighbour)

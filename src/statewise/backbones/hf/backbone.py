@@ -48,32 +48,34 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         assert embedding_of is None or isinstance(embedding_of, HuggingFace)
         self.config, self.vocabulary, self.context = config, vocabulary, context
         self._lender = (embedding_of,)  # in a tuple: not a submodule of this one
-        found, self._described = loading.read_config(config)
+        model_config, self._described = loading.read_config(config)
         self.commit = loading.commit(config)
         try:
-            loading.sliding_windows(found)
+            loading.sliding_windows(model_config)
         except ValueError as error:
-            raise ValueError(f"{config.model} ({found.model_type}) cannot be a backbone: {error}") from None
+            raise ValueError(f"{config.model} ({model_config.model_type}) cannot be a backbone: {error}") from None
         fresh = config.from_scratch or (embedding_of is not None and config.backward_from == "fresh")
         if config.from_scratch:
-            found.vocab_size = vocabulary
+            model_config.vocab_size = vocabulary
             for name in loading.SPECIAL_TOKENS:  # they mean nothing for the task's symbols
-                setattr(found, name, None)
-        self._check_context(found)
-        causal: Any = loading.load(config, found, fresh=fresh or on_meta())
+                setattr(model_config, name, None)
+        self._check_context(model_config)
+        causal: Any = loading.load(config, model_config, fresh=fresh or on_meta())
         head = causal.get_output_embeddings()
         if head is None or head.bias is not None:
-            raise ValueError(
-                f"{config.model} ({found.model_type}) cannot be a backbone: its vocabulary head has a bias, and a head "
-                "must be a matrix alone"
-                if head is not None
-                else f"{config.model} ({found.model_type}) cannot be a backbone: it has no vocabulary head"
-            )
+            why = "it has no vocabulary head"
+            if head is not None:
+                why = "its vocabulary head has a bias, and a head must be a matrix alone"
+            raise ValueError(f"{config.model} ({model_config.model_type}) cannot be a backbone: {why}")
         self.tied = _tie(causal, config.tied)
-        self.width = int(found.hidden_size)
-        self.norm_eps = float(getattr(found, "rms_norm_eps", None) or getattr(found, "layer_norm_eps", None) or 1e-5)
-        self.layers = int(found.num_hidden_layers)
-        self.head_factor = float(getattr(found, "logit_scale", 1.0)) / float(getattr(found, "logits_scaling", 1.0))
+        self.width = int(model_config.hidden_size)
+        self.norm_eps = float(
+            getattr(model_config, "rms_norm_eps", None) or getattr(model_config, "layer_norm_eps", None) or 1e-5
+        )
+        self.layers = int(model_config.num_hidden_layers)
+        self.head_factor = float(getattr(model_config, "logit_scale", 1.0)) / float(
+            getattr(model_config, "logits_scaling", 1.0)
+        )
         body = causal.base_model
         self._adapted: tuple[Any] | None = None
         if config.lora.rank is not None and not fresh:
@@ -130,13 +132,13 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             return self._hidden(self.body(inputs_embeds=self.embed(batch.tokens), use_cache=False))
         column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         masks = self._masks(causal_within_documents(batch.documents), column[:, None] - column)
-        found = self.body(
+        output = self.body(
             inputs_embeds=self.embed(batch.tokens),
             attention_mask=masks,
             use_cache=False,
             position_ids=positions_within_documents(batch.documents),
         )
-        return self._hidden(found)
+        return self._hidden(output)
 
     @override
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
@@ -149,7 +151,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         keys = keys[None] if keys.dim() == 1 else keys
         place = keys[:, keys.shape[1] - new :]
         masks = self._masks(keys_in_reach(place, keys)[:, None], (place[:, :, None] - keys[:, None])[:, None])
-        found = self.body(
+        output = self.body(
             inputs_embeds=self.embed(tokens),
             attention_mask=masks,
             use_cache=True,
@@ -157,19 +159,19 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             position_ids=place.clamp(min=0).expand_as(tokens),
         )
         cache.advance()
-        return self._hidden(found)
+        return self._hidden(output)
 
     def _masks(self, allowed: Tensor, distance: Tensor) -> Any:
         """What the model takes as `attention_mask`: for each kind of layer, which of the `allowed` keys, (B or 1, 1,
         queries, keys), a query reads. `distance`, of a shape that broadcasts to that, counts tokens."""
-        found: dict[str, Tensor] = {}
+        masks: dict[str, Tensor] = {}
         for kind, window in loading.sliding_windows(self._whole[0].config).items():
             mask = allowed if window is None else allowed & (distance < window)
-            found[kind] = mask if self.config.attention == "sdpa" else as_bias(mask, self.mean.dtype)
-        return found if len(found) > 1 else next(iter(found.values()))
+            masks[kind] = mask if self.config.attention == "sdpa" else as_bias(mask, self.mean.dtype)
+        return masks if len(masks) > 1 else next(iter(masks.values()))
 
-    def _hidden(self, found: Any) -> Hidden:
-        readout = found.last_hidden_state
+    def _hidden(self, output: Any) -> Hidden:
+        readout = output.last_hidden_state
         if not self.config.standardised_state:
             return Hidden(readout, readout)
         return Hidden((readout - self.mean) / self.deviation, readout)
@@ -180,8 +182,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""
-        found: Tensor = self.tokens(tokens)
-        return found
+        embedded: Tensor = self.tokens(tokens)
+        return embedded
 
     def head_weight(self) -> Tensor:
         """(V, D), times the constant factor that some families apply to logits."""
@@ -270,14 +272,14 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
                     f"--tokenizer hf:{model})"
                 )
 
-    def _check_context(self, found: Any) -> None:
-        most = getattr(found, "max_position_embeddings", None)
+    def _check_context(self, model_config: Any) -> None:
+        most = getattr(model_config, "max_position_embeddings", None)
         if most is not None and self.context > most:
             raise ValueError(
                 f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} reads {most:,}: set "
                 "task.context lower"
             )
-        short = loading.longest_with_one_rotation(found)
+        short = loading.longest_with_one_rotation(model_config)
         if short is not None and self.context > short:
             raise ValueError(
                 f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} rotates all "
@@ -294,10 +296,10 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
     def digest(self) -> str:
         """Hexadecimal digest of what runs do not hold of the model: its configuration and its frozen weights."""
         if not hasattr(self, "_digest"):
-            found = hashlib.sha256(json.dumps(self._described, sort_keys=True, default=str).encode())
+            digest = hashlib.sha256(json.dumps(self._described, sort_keys=True, default=str).encode())
             for name, tensor in sorted(self.frozen().items()):
-                found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-            self._digest = found.hexdigest()
+                digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+            self._digest = digest.hexdigest()
         return self._digest
 
     def get_extra_state(self) -> Tensor:
@@ -306,11 +308,11 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
 
     def set_extra_state(self, state: Any) -> None:
         """Raises `ValueError` if the state dict belongs to another model."""
-        found = bytes(state.tolist()).hex()
-        if found != self.digest():
+        digest = bytes(state.tolist()).hex()
+        if digest != self.digest():
             raise ValueError(
                 f"{self.config.model} is not the model that this run was trained on: the digest of its configuration"
-                f"{' and weights' if self.frozen() else ''} is {self.digest()[:12]}, not {found[:12]}; put that model "
+                f"{' and weights' if self.frozen() else ''} is {self.digest()[:12]}, not {digest[:12]}; put that model "
                 "back, or set backbone.revision in the run's config.json to the model_commit of its environment.json"
             )
 
@@ -330,8 +332,8 @@ class Tokens(nn.Module):
         """(...) token ids -> (..., D)."""
         (table,) = self._table
         if self.extra is None:
-            found: Tensor = table(tokens)
-            return found
+            embedded: Tensor = table(tokens)
+            return embedded
         assert isinstance(table, nn.Embedding)
         rows = table.num_embeddings
         added = F.embedding((tokens - rows).clamp(min=0), self.extra)
@@ -391,17 +393,17 @@ def moments(backbone: Backbone, vocabulary: int) -> tuple[Tensor, Tensor]:
     """
     training = backbone.training
     backbone.eval()
-    generator, found = torch.Generator().manual_seed(0), []
+    generator, outputs = torch.Generator().manual_seed(0), []
     cache, tokens = (
         backbone.make_cache(SAMPLED_ROWS),
         torch.randint(0, vocabulary, (SAMPLED_ROWS, 1), generator=generator),
     )
     for _ in range(min(SAMPLED_TOKENS, backbone.context)):
         readout = backbone.extend(tokens, cache).readout
-        found.append(readout)
+        outputs.append(readout)
         shares = backbone.logits(readout[:, 0])[:, :vocabulary].double().softmax(-1)
         tokens = torch.multinomial(shares, 1, generator=generator)
     backbone.train(training)
-    read = torch.cat(found[1:] or found, dim=1).flatten(0, 1)
+    read = torch.cat(outputs[1:] or outputs, dim=1).flatten(0, 1)
     deviation = read.std(0)
     return read.mean(0), deviation.clamp(min=LEAST_DEVIATION * float(deviation.median()) + 1e-8)

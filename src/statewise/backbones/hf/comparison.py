@@ -60,8 +60,8 @@ def _compare(backbone: Backbone, causal: Any, most: int, head: bool) -> None:
     hidden = backbone.encode(batch)
     if head:
         wanted = causal(input_ids=tokens, use_cache=False).logits[..., :most]
-        found = F.linear(hidden.readout, backbone.head_weight())[..., :most]  # as losses use it
-        _same(found, wanted, "its logits are not a matrix times its last hidden states")
+        logits = F.linear(hidden.readout, backbone.head_weight())[..., :most]  # as losses use it
+        _same(logits, wanted, "its logits are not a matrix times its last hidden states")
     whole = hidden.readout
     changed = tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % most
@@ -73,7 +73,7 @@ def _compare(backbone: Backbone, causal: Any, most: int, head: bool) -> None:
         packed = backbone.encode(Batch.plain(row, documents)).readout
         _same(packed.view(ROWS, length, -1), whole, "documents that share a row see each other")
     if length > 4:
-        _same(*_by_steps(backbone, tokens, whole), "read step by step it computes something else than at once")
+        _same(*_by_steps(backbone, tokens, whole), "reading step by step gives other numbers than reading at once")
 
 
 def _by_steps(backbone: Backbone, tokens: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,9 +90,9 @@ def _by_steps(backbone: Backbone, tokens: Tensor, whole: Tensor) -> tuple[Tensor
     )
 
 
-def _same(found: Tensor, wanted: Tensor, otherwise: str) -> None:
+def _same(ours: Tensor, wanted: Tensor, otherwise: str) -> None:
     allowed = SHARE * max(1.0, float(wanted.abs().max()))
-    if not float((found - wanted).abs().max()) <= allowed:
+    if not float((ours - wanted).abs().max()) <= allowed:
         raise Differs(otherwise)
 
 

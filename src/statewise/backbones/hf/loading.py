@@ -132,27 +132,27 @@ def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
             raise ValueError(_not_found(name, folder, error)) from None
         _check_parts(raw, name)
         try:
-            found = transformers.AutoConfig.from_pretrained(name, **NO_CODE, **where)
+            model_config = transformers.AutoConfig.from_pretrained(name, **NO_CODE, **where)
         except Exception as error:  # of the file, the network, or the package
             raise ValueError(_not_found(name, folder, error)) from None
-    text = found.get_text_config()
-    if type(found) not in transformers.AutoModelForCausalLM._model_mapping:
+    text = model_config.get_text_config()
+    if type(model_config) not in transformers.AutoModelForCausalLM._model_mapping:
         raise ValueError(
-            f"{name}: transformers has no causal language model of the type {found.model_type}: give one that "
+            f"{name}: transformers has no causal language model of the type {model_config.model_type}: give one that "
             "AutoModelForCausalLM loads"
         )
-    if text is not found:
-        raise ValueError(f"{name}: a model of several modalities ({found.model_type}): give a model of text alone")
+    if text is not model_config:
+        raise ValueError(f"{name}: a model of several modalities ({model_config.model_type}): give a text-only model")
     if getattr(text, "final_logit_softcapping", None):
         raise ValueError(
-            f"{name}: the head of {found.model_type} caps its logits by a tanh, and a head must be linear: give a "
-            "model without final_logit_softcapping, of the same family Gemma 3"
+            f"{name}: the head of {model_config.model_type} caps its logits by a tanh, and a head must be linear: give "
+            "a model without final_logit_softcapping, of the same family Gemma 3"
         )
-    _check_numbers(found, name)
-    _check_quantisation(found, config)
+    _check_numbers(model_config, name)
+    _check_quantisation(model_config, config)
     if config.layers is not None:
-        _cut(found, config.layers, name)
-    return found, {key: value for key, value in raw.items() if key not in VOLATILE}
+        _cut(model_config, config.layers, name)
+    return model_config, {key: value for key, value in raw.items() if key not in VOLATILE}
 
 
 def commit(config: HuggingFaceConfig) -> str | None:
@@ -160,11 +160,11 @@ def commit(config: HuggingFaceConfig) -> str | None:
     if Path(config.model).exists():
         return None
     hub = needed("huggingface_hub", USERS)
-    found = hub.try_to_load_from_cache(config.model, "config.json", revision=config.revision)
-    return Path(found).parent.name if isinstance(found, str) else None
+    cached = hub.try_to_load_from_cache(config.model, "config.json", revision=config.revision)
+    return Path(cached).parent.name if isinstance(cached, str) else None
 
 
-def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
+def load(config: HuggingFaceConfig, model_config: Any, *, fresh: bool) -> Any:
     """The causal language model, in the default dtype, with pre-trained or `fresh` weights. Raises `ValueError` if its
     weights are missing, incomplete or damaged."""
     transformers = needed("transformers", USERS)
@@ -173,24 +173,24 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
     with quiet():
         if fresh:
             try:
-                return transformers.AutoModelForCausalLM.from_config(found, **options)
+                return transformers.AutoModelForCausalLM.from_config(model_config, **options)
             except MemoryError:
                 raise
             except Exception as error:  # of the package, by fields of config.json
                 if "allocate memory" in str(error):
                     raise
-                raise _unusable(name, found, error) or ValueError(
-                    f"{name}: no model can be made by its config.json: {_first_line(error)}"
+                raise _unusable(name, model_config, error) or ValueError(
+                    f"{name}: its config.json does not describe a model: {_first_line(error)}"
                 ) from None
         where = {} if folder.exists() else {"revision": config.revision}
         _check_shards(folder)
         try:
             with torch.random.fork_rng(devices=[]):
                 model, facts = transformers.AutoModelForCausalLM.from_pretrained(
-                    name, config=found, output_loading_info=True, use_safetensors=True, **options, **where
+                    name, config=model_config, output_loading_info=True, use_safetensors=True, **options, **where
                 )
         except Exception as error:  # of files, the network, or the package
-            raise _unusable(name, found, error) or ValueError(
+            raise _unusable(name, model_config, error) or ValueError(
                 f"{name}: its weights cannot be loaded: {_first_line(error)}"
             ) from None
     if getattr(model, "_hf_peft_config_loaded", False):
@@ -201,7 +201,7 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
             f"{name}: its weights are incomplete: {', '.join(missing[:3])} {'is' if len(missing) == 1 else 'are'} "
             f"missing{'' if len(missing) <= 3 else f', and {len(missing) - 3} more'}"
         )
-    _check_all_used(sorted(facts["unexpected_keys"]), config, found)
+    _check_all_used(sorted(facts["unexpected_keys"]), config, model_config)
     for parameter, tensor in model.named_parameters():
         if not tensor.isfinite().all():
             raise ValueError(f"{name}: its weights are damaged: {parameter} has numbers that are not finite")
@@ -260,11 +260,11 @@ def tokenizer_symbols(config: HuggingFaceConfig) -> dict[int, str] | None:
     return {number: symbol for symbol, number in tokenizer.get_vocab(with_added_tokens=True).items()}
 
 
-def sliding_windows(found: Any) -> dict[str, int | None]:
+def sliding_windows(model_config: Any) -> dict[str, int | None]:
     """The window of each kind of attention layer, by the name that a model's masks have for it; None: no limit. Raises
     `ValueError` for kinds that are not attention over all tokens or a window."""
-    kinds = set(getattr(found, "layer_types", None) or ())
-    window = getattr(found, "sliding_window", None)
+    kinds = set(getattr(model_config, "layer_types", None) or ())
+    window = getattr(model_config, "sliding_window", None)
     if not kinds:
         return {"": window}
     strange = sorted(kinds - {"full_attention", "sliding_attention"})
@@ -276,13 +276,15 @@ def sliding_windows(found: Any) -> dict[str, int | None]:
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
 
 
-def longest_with_one_rotation(found: Any) -> int | None:
+def longest_with_one_rotation(model_config: Any) -> int | None:
     """Tokens of the longest pass in which a model with rotary positions of the kind `longrope` turns them by its short
     factors; None for other models. In longer ones it turns all of them by its long factors."""
-    given = getattr(found, "rope_parameters", None) or {}
-    kinds = [each for each in given.values() if isinstance(each, dict)] or [given]  # some have them by kind of layer
+    parameters = getattr(model_config, "rope_parameters", None) or {}
+    kinds = [each for each in parameters.values() if isinstance(each, dict)] or [
+        parameters
+    ]  # some have them by kind of layer
     limits = [
-        each.get("original_max_position_embeddings") or getattr(found, "original_max_position_embeddings", None)
+        each.get("original_max_position_embeddings") or getattr(model_config, "original_max_position_embeddings", None)
         for each in kinds
         if each.get("rope_type") == "longrope"
     ]
@@ -339,7 +341,7 @@ def _check_shards(folder: Path) -> None:
 
 def _not_found(name: str, folder: Path, error: Exception) -> str:
     if "trust_remote_code" in str(error):
-        return f"{name}: it brings code of its own, which is never run: give a model of a type that transformers has"
+        return f"{name}: it needs code of its own, which statewise never runs: give a model of a type in transformers"
     if folder.exists():
         return f"{name}: its config.json cannot be used: {_first_line(error)}"
     return (
@@ -348,12 +350,12 @@ def _not_found(name: str, folder: Path, error: Exception) -> str:
     )
 
 
-def _unusable(name: str, found: Any, error: Exception) -> ValueError | None:
+def _unusable(name: str, model_config: Any, error: Exception) -> ValueError | None:
     """The error for a family whose attention is not computed as `backbone.attention` asks; None for other errors."""
     if "does not support an attention implementation" not in str(error):
         return None
     return ValueError(
-        f"{name} ({found.model_type}) cannot be a backbone: its attention is not computed by PyTorch's "
+        f"{name} ({model_config.model_type}) cannot be a backbone: its attention is not computed by PyTorch's "
         "scaled_dot_product_attention; families that can are in docs/fine-tuning.md"
     )
 
@@ -363,7 +365,7 @@ def _first_line(error: Exception) -> str:
     return cut_words(lines[0][:300]) if lines else type(error).__name__
 
 
-def _check_all_used(unexpected: Sequence[str], config: HuggingFaceConfig, found: Any) -> None:
+def _check_all_used(unexpected: Sequence[str], config: HuggingFaceConfig, model_config: Any) -> None:
     """Raises `ValueError` if the file of weights holds tensors, `unexpected`, for which the model has no place, other
     than those of the layers that `backbone.layers` leaves out."""
 
@@ -376,8 +378,8 @@ def _check_all_used(unexpected: Sequence[str], config: HuggingFaceConfig, found:
         more = f" and {len(unused) - 1:,} more" if len(unused) > 1 else ""
         raise ValueError(
             f"{config.model}: its weights hold tensors for which the model of its config.json, with num_hidden_layers "
-            f"{found.num_hidden_layers}, has no place: {short(unused[0])}{more}. Give the config.json that belongs to "
-            "the weights; for fewer layers than the weights have, set backbone.layers"
+            f"{model_config.num_hidden_layers}, has no place: {short(unused[0])}{more}. Give the config.json that "
+            "belongs to the weights; for fewer layers than the weights have, set backbone.layers"
         )
 
 
@@ -391,11 +393,11 @@ def _check_parts(raw: Any, name: str) -> None:
             raise ValueError(f"{name}: {field} of its config.json must be at most {MOST_PARTS:,}, not {short(value)}")
 
 
-def _check_quantisation(found: Any, config: HuggingFaceConfig) -> None:
+def _check_quantisation(model_config: Any, config: HuggingFaceConfig) -> None:
     """Raises `ValueError` if the weights of the model are quantised. For a model with new weights the fields are
     dropped."""
     for field in QUANTISED:
-        value = vars(found).pop(field, None)
+        value = vars(model_config).pop(field, None)
         if value is None or config.from_scratch:
             continue
         method = value.get("quant_method") if isinstance(value, dict) else getattr(value, "quant_method", None)
@@ -406,10 +408,10 @@ def _check_quantisation(found: Any, config: HuggingFaceConfig) -> None:
         )
 
 
-def _check_numbers(found: Any, name: str) -> None:
+def _check_numbers(model_config: Any, name: str) -> None:
     """Raises `ValueError` unless numbers of a configuration that transformers takes as they are can be used."""
     for field in SIZES:
-        size = getattr(found, field, None)
+        size = getattr(model_config, field, None)
         if size is None or isinstance(size, list):  # some families have one for each layer
             continue
         if not (POSITIVE.holds(size) and size <= LARGEST_SIZE):
@@ -418,19 +420,19 @@ def _check_numbers(found: Any, name: str) -> None:
                 f"{short(size)}"
             )
     for field in FACTORS:
-        factor = getattr(found, field, 1.0)
+        factor = getattr(model_config, field, 1.0)
         if not NUMBER.holds(factor) or not factor:
             raise ValueError(f"{name}: {field} of its config.json must be a number other than 0, not {short(factor)}")
     for field in DROPOUTS:
-        rate = getattr(found, field, None)
+        rate = getattr(model_config, field, None)
         if rate is not None and not SHARE.holds(rate):
             raise ValueError(f"{name}: {field} of its config.json must be a number from 0 to 1, not {short(rate)}")
 
 
-def _cut(found: Any, layers: int, name: str) -> None:
+def _cut(model_config: Any, layers: int, name: str) -> None:
     """Keeps the first `layers` of a configuration."""
-    if layers > found.num_hidden_layers:
-        raise ValueError(f"backbone.layers is {layers}, and {name} has {found.num_hidden_layers} layers")
-    found.num_hidden_layers = layers
-    if getattr(found, "layer_types", None):
-        found.layer_types = found.layer_types[:layers]
+    if layers > model_config.num_hidden_layers:
+        raise ValueError(f"backbone.layers is {layers}, and {name} has {model_config.num_hidden_layers} layers")
+    model_config.num_hidden_layers = layers
+    if getattr(model_config, "layer_types", None):
+        model_config.layer_types = model_config.layer_types[:layers]

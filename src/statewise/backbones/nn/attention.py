@@ -63,8 +63,8 @@ def split_heads(
         return split
     parts = heads_first(apart).contiguous()
     turning, others = torch.split(parts, [turned, count - turned])  # two slices would each have a gradient of the whole
-    found = turning * straight + turning.roll(turning.shape[-1] // 2, dims=-1) * swapped
-    return *found.unbind(), *others.unbind()
+    turned_heads = turning * straight + turning.roll(turning.shape[-1] // 2, dims=-1) * swapped
+    return *turned_heads.unbind(), *others.unbind()
 
 
 def written_by_hand(mixed: Tensor) -> bool:
@@ -86,24 +86,24 @@ class _SplitHeads(torch.autograd.Function):
     def forward(ctx: Any, apart: Tensor, straight: Tensor, swapped: Tensor, turned: int) -> tuple[Tensor, ...]:
         ctx.save_for_backward(straight, swapped)
         ctx.shape, ctx.turned = apart.shape, turned
-        given = heads_first(apart)
-        found = given.new_empty(given.shape)
-        turn(given[:turned], straight, swapped, out=found[:turned])
-        found[turned:].copy_(given[turned:])
-        return found.unbind()
+        heads = heads_first(apart)
+        result = heads.new_empty(heads.shape)
+        turn(heads[:turned], straight, swapped, out=result[:turned])
+        result[turned:].copy_(heads[turned:])
+        return result.unbind()
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         """The opposite turn."""
         straight, swapped = ctx.saved_tensors
-        found = gradients[0].new_empty(ctx.shape)
-        for place, (gradient, part) in enumerate(zip(gradients, heads_first(found))):
+        result = gradients[0].new_empty(ctx.shape)
+        for place, (gradient, part) in enumerate(zip(gradients, heads_first(result))):
             if place < ctx.turned:
                 turn(gradient, straight, -swapped, out=part)
             else:
                 part.copy_(gradient)
-        return found, None, None, None
+        return result, None, None, None
 
 
 def turn(heads: Tensor, straight: Tensor, swapped: Tensor, out: Tensor) -> None:
@@ -190,9 +190,10 @@ FLEX_FROM = 512
 FLEX_WIDTH = 16
 """Least width of a head for FlexAttention."""
 FLEX_STEP = 128
-"""Rows are padded to multiples of this many places, the size of its tiles, so that there are few lengths ..."""
+"""Rows are padded to multiples of this many places, the size of FlexAttention's tiles, so that there are few
+lengths."""
 FLEX_SHAPES = 128
-"""... and at most this many kernels are kept. Beyond that PyTorch would go on without one, and store all scores."""
+"""Most kernels that are kept. Beyond that PyTorch would compute without a kernel and store all scores."""
 
 
 def attend_streams(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, *, dropout: float = 0.0) -> Tensor:
@@ -245,11 +246,11 @@ def attend_flex(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> 
     flat = (part.flatten(2, 3) for part in (query, key, value))
     attention = _flex(query.device.type)
     if torch.compiler.is_compiling():  # as part of a larger whole
-        found: Tensor = attention(*flat, block_mask=mask)
+        summed: Tensor = attention(*flat, block_mask=mask)
     else:
         with torch._dynamo.config.patch(recompile_limit=FLEX_SHAPES):
-            found = attention(*flat, block_mask=mask)
-    return found.view(rows, heads, asking, places, width)[:, :, :, :real]
+            summed = attention(*flat, block_mask=mask)
+    return summed.view(rows, heads, asking, places, width)[:, :, :, :real]
 
 
 @lru_cache(maxsize=4)
@@ -271,10 +272,10 @@ def _tiles(
     stream_of = on_device(streams, device)
 
     def allowed(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        found = may_read(stream_of[query // places], query % places, key // places, key % places, reach)
+        readable = may_read(stream_of[query // places], query % places, key // places, key % places, reach)
         if documents is None:
-            return found
-        return found & (documents[row, query % places] == documents[row, key % places])
+            return readable
+        return readable & (documents[row, query % places] == documents[row, key % places])
 
     batch = None if documents is None else len(documents)
     return create_block_mask(allowed, batch, None, len(streams) * places, keys * places, device=device)

@@ -151,10 +151,10 @@ class Lanes:
 
     def load(self, kept: Mapping[str, Tensor]) -> None:
         """Replaces all values. Raises `ValueError` if names or shapes differ."""
-        found = {name: tuple(tensor.shape) for name, tensor in kept.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in kept.items()}
         wanted = {name: tuple(tensor.shape) for name, tensor in self.kept.items()}
-        if found != wanted:
-            raise ValueError(f"the state of the lanes has shapes {found}, not {wanted}")
+        if shapes != wanted:
+            raise ValueError(f"the state of the lanes has shapes {shapes}, not {wanted}")
         for name, tensor in kept.items():
             self.kept[name].copy_(tensor)
             self._written[name].copy_(tensor)
@@ -278,14 +278,14 @@ class GroupedCache(Cache):
 
     def split(self, counts: np.ndarray) -> list[tuple[np.ndarray, SlotCache, int]]:
         """Regroups rows so that each group has a single count. Returns row numbers, cache and count of each."""
-        found = []
+        groups = []
         for rows, cache in self.groups:
             for count in np.unique(counts[rows]).tolist():
                 here = np.flatnonzero(counts[rows] == count)
                 own = cache if len(here) == len(rows) else cache.chosen(_index(here, cache))
-                found.append((rows[here], own, count))
-        self.groups = [(rows, cache) for rows, cache, _ in found]
-        return found
+                groups.append((rows[here], own, count))
+        self.groups = [(rows, cache) for rows, cache, _ in groups]
+        return groups
 
     def advance(self, counts: np.ndarray) -> None:
         """Counts the next `counts[b]` tokens of each row as read; the caches of the groups have read them."""

@@ -145,7 +145,7 @@ class _Blockwise(torch.autograd.Function):
     @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         query, key, value, output, log_sums = ctx.saved_tensors
-        (given,) = gradients
+        (gradient,) = gradients
         B, H, S, _, W = query.shape
         exact = log_sums.dtype
         to_query = torch.empty_like(query)
@@ -153,16 +153,16 @@ class _Blockwise(torch.autograd.Function):
         for one in reversed(ctx.blocks):
             places = slice(one.start, one.end)
             keys = _gather(key, one)
-            asked = query[:, :, :, places].reshape(B * H, -1, W)
+            queries = query[:, :, :, places].reshape(B * H, -1, W)
             weights = _scores(query, keys, one).sub_(log_sums[:, :, :, places].reshape(B * H, -1, 1)).exp_()
-            incoming, outgoing = (whole[:, :, :, places].reshape(B * H, -1, W) for whole in (given, output))
+            incoming, outgoing = (whole[:, :, :, places].reshape(B * H, -1, W) for whole in (gradient, output))
             shift = (incoming.to(exact) * outgoing).sum(-1, keepdim=True)  # from the softmax's normalisation
             change = torch.bmm(incoming, _gather(value, one).transpose(1, 2)).to(exact)
             change = change.sub_(shift).mul_(weights).mul_(W**-0.5)
             change = change.to(query.dtype)
             _scatter(to_value, torch.bmm(weights.to(query.dtype).transpose(1, 2), incoming), one)
             to_query[:, :, :, places] = torch.bmm(change, keys).view(B, H, S, -1, W)
-            _scatter(to_key, torch.bmm(change.transpose(1, 2), asked), one)
+            _scatter(to_key, torch.bmm(change.transpose(1, 2), queries), one)
         return to_query, to_key.to(key.dtype), to_value.to(value.dtype), None
 
 
@@ -173,9 +173,9 @@ def _gather(tensor: Tensor, block: _Block) -> Tensor:
     return joined.reshape(-1, *joined.shape[2:])
 
 
-def _scatter(into: Tensor, found: Tensor, block: _Block) -> None:
+def _scatter(into: Tensor, values: Tensor, block: _Block) -> None:
     """Adds (B * H, keys, W) to the places that `_gather` read."""
-    whole = found.view(*into.shape[:2], -1, into.shape[-1])
+    whole = values.view(*into.shape[:2], -1, into.shape[-1])
     at = 0
     for part in block.parts:
         size = part.end - part.start
@@ -186,8 +186,8 @@ def _scatter(into: Tensor, found: Tensor, block: _Block) -> None:
 def _scores(query: Tensor, keys: Tensor, block: _Block) -> Tensor:
     """(B * H, S * queries, keys) in float32 or more precise, masked."""
     B, H, S, _, W = query.shape
-    asked = query[:, :, :, block.start : block.end].reshape(B * H, -1, W)
-    scores = torch.bmm(asked, keys.transpose(1, 2)).to(torch.promote_types(query.dtype, torch.float32)).mul_(W**-0.5)
+    queries = query[:, :, :, block.start : block.end].reshape(B * H, -1, W)
+    scores = torch.bmm(queries, keys.transpose(1, 2)).to(torch.promote_types(query.dtype, torch.float32)).mul_(W**-0.5)
     whole = scores.view(B, H, S, block.end - block.start, -1)
     at = 0
     for part, bias in zip(block.parts, block.bias):

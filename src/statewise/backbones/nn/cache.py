@@ -295,9 +295,9 @@ class PlaceStore(Cache):
         if places is None:
             return buffer[:, :, :, self.columns - 1]
         column = torch.from_numpy(np.maximum(0, _last_true(places >= 0))).to(buffer.device)
-        found = buffer[:, torch.arange(len(column), device=buffer.device), :, column].movedim(0, 1)
+        entries = buffer[:, torch.arange(len(column), device=buffer.device), :, column].movedim(0, 1)
         empty = torch.from_numpy(self.lengths == 0).to(buffer.device)
-        return found.masked_fill(empty[None, :, None, None], 0.0)
+        return entries.masked_fill(empty[None, :, None, None], 0.0)
 
     def since(self, lengths: np.ndarray) -> Tensor:
         """(P, B, H, m, W): the first layer's vectors of each row's positions from `lengths[b]` on, in order; m is the

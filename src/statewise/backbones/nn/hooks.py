@@ -124,16 +124,16 @@ def stream_hook_points(
 ) -> dict[str, HookPoint]:
     """The `points` of a block over streams, one per stream, named `blocks.{l}.STREAM.hook_...`. `entering` and
     `leaving`: the streams of the block's input and output, with their names."""
-    found: dict[str, HookPoint] = {}
+    by_name: dict[str, HookPoint] = {}
     for stream, label in entering.items():
         for name, point in points.items():
             enters = name.endswith("hook_resid_pre")
             if enters or stream in leaving:
                 own = re.sub(r"^(blocks\.\d+|ln_final)", rf"\1.{label}", name)
-                found[own] = StreamHookPoint(
+                by_name[own] = StreamHookPoint(
                     point.module, point.where, point.heads, block=block, stream=stream, enters=enters
                 )
-    return found
+    return by_name
 
 
 class Use(NamedTuple):
@@ -186,11 +186,11 @@ class _Recorder(TorchFunctionMode):
         return output
 
 
-def _of_norm(part: nn.Module, given: Tensor, output: Tensor) -> Use:
-    given = given.detach()
+def _of_norm(part: nn.Module, inputs: Tensor, output: Tensor) -> Use:
+    inputs = inputs.detach()
     if isinstance(part, nn.RMSNorm):
         assert part.eps is not None
-        return Use(output, given * inverse_rms(given, part.eps))
+        return Use(output, inputs * inverse_rms(inputs, part.eps))
     assert isinstance(part, nn.LayerNorm)
-    unit = F.layer_norm(given, part.normalized_shape, eps=part.eps)
+    unit = F.layer_norm(inputs, part.normalized_shape, eps=part.eps)
     return Use(output, (unit.square() + 1).sqrt() if part.bias is not None else unit)

@@ -119,12 +119,12 @@ Init = float | str
 def check_init(owner: object, prefix: str, *rules: str, optional: bool = False) -> None:
     """Raises `ValueError` unless the field `init` of `owner` is one of `rules` or a number above 0 and at most 1; with
     `optional` it may be None. `prefix` precedes its name in the message."""
-    given = owner.init  # type: ignore[attr-defined]
-    if isinstance(given, (int, float)):
+    rule = owner.init  # type: ignore[attr-defined]
+    if isinstance(rule, (int, float)):
         bounded(owner, "init", prefix=prefix, above=0, at_most=1, reason="it is the standard deviation of all matrices")
-    elif given not in rules and not (optional and given is None):
+    elif rule not in rules and not (optional and rule is None):
         names = ", ".join(rules)
-        raise ValueError(f"{prefix}init must be {names} or a standard deviation such as 0.02, not {given!r}")
+        raise ValueError(f"{prefix}init must be {names} or a standard deviation such as 0.02, not {rule!r}")
 
 
 def std_of(init: Init, inputs: int) -> float:

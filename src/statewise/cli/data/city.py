@@ -38,7 +38,7 @@ def run(words: list[str]) -> int:
 
 def written(streets: StreetMap, folder: Path, overwrite: bool) -> int:
     """Writes a map and prints a summary."""
-    from statewise.tasks.manhattan.map_files import write_map
+    from statewise.tasks.manhattan.street_map import write_map
 
     files = write_map(streets, folder, overwrite)
     begin, _, _ = streets.streets

@@ -26,6 +26,6 @@ def run(words: list[str]) -> int:
     parser.add_overwrite("replace the map in --out")
     options = parser.parse_args(words)
 
-    from statewise.tasks.manhattan.map_files import read_map
+    from statewise.tasks.manhattan.street_map import read_map
 
     return written(read_map(Path(options.source), options.build), Path(options.out), options.overwrite)

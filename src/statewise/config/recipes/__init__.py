@@ -27,17 +27,17 @@ def recipe_text(name: str) -> str:
     return (resources.files(__name__) / f"{name}.yaml").read_text()
 
 
-def recipe_given(given: str | Path) -> tuple[str | bytes, str]:
+def recipe_given(source: str | Path) -> tuple[str | bytes, str]:
     """The YAML and the source of a recipe: the name of one of ours, the path of a YAML file, or a run to repeat. A
     `Path` is never a name. Raises `ValueError` with the choices for an unknown name, `OSError` for a path that cannot
     be read."""
-    path = Path(given)
-    if isinstance(given, str) and given in recipe_names():
-        return recipe_text(given), f"recipe {given}"
-    is_there = os.path.isfile(given) or os.path.exists(os.path.join(given, "config.json"))
-    if isinstance(given, Path) or is_there or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return recipe_at(path), str(given)
-    raise ValueError(unknown("recipe", given, recipe_names()))
+    path = Path(source)
+    if isinstance(source, str) and source in recipe_names():
+        return recipe_text(source), f"recipe {source}"
+    is_there = os.path.isfile(source) or os.path.exists(os.path.join(source, "config.json"))
+    if isinstance(source, Path) or is_there or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return recipe_at(path), str(source)
+    raise ValueError(unknown("recipe", source, recipe_names()))
 
 
 def recipe_at(path: Path) -> str | bytes:
@@ -70,13 +70,13 @@ def recipe_fields(text: str | bytes, source: str) -> dict[str, Any]:
 def merged(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """The keys of a recipe `own` over those of a recipe `below`, the keys of their parts, too. A part chosen by another
     name takes nothing from that below."""
-    found = dict(below)
+    result = dict(below)
     for key, value in own.items():
-        part = found.get(key)
+        part = result.get(key)
         if isinstance(value, dict) and isinstance(part, dict) and value.get("name") in (None, part.get("name")):
             value = {**_without_other_unit(key, part, value), **value}
-        found[key] = value
-    return found
+        result[key] = value
+    return result
 
 
 def _without_other_unit(group: str, below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -114,69 +114,69 @@ def suite_names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
-def suite_given(given: str) -> tuple[bytes, str]:
+def suite_given(source: str) -> tuple[bytes, str]:
     """The YAML and the source of a suite: the name of one of ours, or the path of a file. Raises `ValueError` with the
     choices for an unknown name, `OSError` for a path that cannot be read."""
-    if given in suite_names():
-        return (resources.files(__name__) / f"{given}.yaml").read_bytes(), f"suite {given}"
-    path = Path(given)
-    if (given and path.exists()) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return path.read_bytes(), given
-    raise ValueError(unknown("suite", given, suite_names()))
+    if source in suite_names():
+        return (resources.files(__name__) / f"{source}.yaml").read_bytes(), f"suite {source}"
+    path = Path(source)
+    if (source and path.exists()) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path.read_bytes(), source
+    raise ValueError(unknown("suite", source, suite_names()))
 
 
 def read_suite(text: str | bytes, source: str) -> Suite:
     """The suite in YAML `text`. Raises `ValueError`, naming `source`, if it is invalid; recipes are checked when they
     are read."""
-    given = read_yaml(text, source, "a suite")
+    fields = read_yaml(text, source, "a suite")
     known = ("about", *AXES, "without", "settings", "seeds", THEN, "metrics")
-    for key in given:
+    for key in fields:
         if key not in known:
             raise ValueError(f"{source}: {unknown('key', str(key), known)}")
-    check(given, SHAPE, source)
-    axes = {axis: _axis(given, axis, source) for axis in AXES}
-    for place, combination in enumerate(given.get("without", ()), 1):
+    check(fields, SHAPE, source)
+    axes = {axis: _axis(fields, axis, source) for axis in AXES}
+    for place, combination in enumerate(fields.get("without", ()), 1):
         if not combination:
             raise ValueError(f"{source}: combination {place} of without is empty, and would leave out everything")
         for axis, names in combination.items():
             _all_known(names, axes.get(axis), axis, f"{source}: without")
-    settings = [_setting(one, axes, source) for one in given.get("settings", ())]
+    settings = [_setting(one, axes, source) for one in fields.get("settings", ())]
     where = f"{source}: {THEN}"
-    _all_known(given.get(THEN, {}), axes["recipes"], "recipes", where)
-    then = {recipe: [_command(line, where) for line in lines] for recipe, lines in given.get(THEN, {}).items()}
-    seeds = given.get("seeds", "1-5")
-    cells = list(_cells(axes, given.get("without", ()), settings, then, source))
+    _all_known(fields.get(THEN, {}), axes["recipes"], "recipes", where)
+    then = {recipe: [_command(line, where) for line in lines] for recipe, lines in fields.get(THEN, {}).items()}
+    seeds = fields.get("seeds", "1-5")
+    cells = list(_cells(axes, fields.get("without", ()), settings, then, source))
     if not cells:
         raise ValueError(f"{source}: without leaves out every combination")
     _check_folders(cells, source)
-    metrics = {str(name): words or "" for name, words in given.get("metrics", {}).items()}
-    return Suite(given.get("about", ""), cells, str(seeds), metrics)
+    metrics = {str(name): words or "" for name, words in fields.get("metrics", {}).items()}
+    return Suite(fields.get("about", ""), cells, str(seeds), metrics)
 
 
-def _axis(given: dict[str, Any], axis: str, source: str) -> dict[str, dict[str, Any]]:
-    found = {}
-    if not given[axis]:
+def _axis(suite_fields: dict[str, Any], axis: str, source: str) -> dict[str, dict[str, Any]]:
+    values = {}
+    if not suite_fields[axis]:
         raise ValueError(f"{source}: {axis} is empty")
-    for name, fields in given[axis].items():
+    for name, fields in suite_fields[axis].items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ValueError(f"{source}: {axis}: {name!r} is not a name: use letters, digits, dots, dashes")
         if axis == "recipes":
             fields = {"base": fields} if isinstance(fields, str) else fields
         if not isinstance(fields, dict | None):
             raise ValueError(f"{source}: {axis}.{name} must be a mapping of fields, not {fields!r}")
-        found[name] = dict(fields or {})
+        values[name] = dict(fields or {})
         if axis != "recipes":
-            found[name].setdefault("name", name)
-    return found
+            values[name].setdefault("name", name)
+    return values
 
 
 def _check_folders(cells: list[Cell], source: str) -> None:
     """Raises `ValueError` unless each cell has a folder of its own, also where a file system ignores case."""
-    found: dict[str, Cell] = {}
+    cells_by_folder: dict[str, Cell] = {}
     for cell in cells:
         if cell.recipe.casefold() in FILES:
             raise ValueError(f"{source}: recipes: {cell.recipe} is the name of a file of the suite: choose another")
-        other = found.setdefault(cell.name.casefold(), cell)
+        other = cells_by_folder.setdefault(cell.name.casefold(), cell)
         if other is not cell:
             first, second = (f"{one.recipe}, {one.objective}, {one.backbone}" for one in (other, cell))
             raise ValueError(f"{source}: ({first}) and ({second}) would share the folder {cell.name}: rename one")
@@ -203,21 +203,21 @@ def _command(line: str, where: str) -> list[str]:
     return words
 
 
-def _setting(given: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], source: str) -> Setting:
-    where, found = f"{source}: settings", Setting({}, {}, [])
-    for key, value in given.items():
+def _setting(fields: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], source: str) -> Setting:
+    where, setting = f"{source}: settings", Setting({}, {}, [])
+    for key, value in fields.items():
         if key in AXES:
-            found.among[key] = check(value, [TEXT], where, key)
+            setting.among[key] = check(value, [TEXT], where, key)
             _all_known(value, axes[key], key, where)
         elif key == THEN:
-            found.then.extend(_command(line, f"{where}: {THEN}") for line in check(value, [TEXT], where, key))
+            setting.then.extend(_command(line, f"{where}: {THEN}") for line in check(value, [TEXT], where, key))
         elif key not in PARTS:
             raise ValueError(f"{where}: {unknown('key', str(key), (*AXES, *PARTS, THEN))}")
         elif not isinstance(value, dict):
             raise ValueError(f"{where}: {key} must be a mapping of fields, not {value!r}")
         else:
-            found.parts[key] = value
-    return found
+            setting.parts[key] = value
+    return setting
 
 
 def _cells(

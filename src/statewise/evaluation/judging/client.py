@@ -145,8 +145,8 @@ class ChatJudge(Judge):
 
 
 class _Bound(threading.local):
-    """A hook of the HTTP client that cuts responses off after `most` bytes. `exceeded` is of the last response of each
-    thread."""
+    """A hook of the HTTP client that cuts responses off after `most` bytes. `exceeded` tells whether the last response
+    of each thread was cut off."""
 
     def __init__(self, most: int) -> None:
         self.most, self.exceeded = most, False

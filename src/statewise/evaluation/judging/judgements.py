@@ -67,18 +67,18 @@ def checksum(path: Path) -> str:
 
 def _read(path: Path) -> list[tuple[int, Story]]:
     problems = Problems(path)
-    found = []
+    stories = []
     for number, line in read_lines(path):
         if number == 1 and '"title": "statewise filling"' in line:  # the header of `statewise fill`
             continue
         try:
-            found.append((number, _parse(line)))
+            stories.append((number, _parse(line)))
         except ValueError as error:
             problems.add(number, str(error))
     problems.raise_if_any()
-    if not found:
+    if not stories:
         raise ValueError(f"{path} holds no stories")
-    return found
+    return stories
 
 
 def _parse(line: str) -> Story:
@@ -152,12 +152,12 @@ class JudgementRequest(NamedTuple):
     def verdict(self, answer: str) -> str | None:
         """`a`, `b` or `equal`; None if the last line of the answer is not a verdict."""
         lines = [line for line in answer.splitlines() if line.strip()]
-        found = VERDICT.fullmatch(lines[-1]) if lines else None
-        if found is None:
+        match = VERDICT.fullmatch(lines[-1]) if lines else None
+        if match is None:
             return None
-        if found[1].lower() == "equal":
+        if match[1].lower() == "equal":
             return "equal"
-        return self.first if found[1] == "1" else ("b" if self.first == "a" else "a")
+        return self.first if match[1] == "1" else ("b" if self.first == "a" else "a")
 
 
 def questions(stories: int, repeats: int) -> Iterator[JudgementRequest]:
@@ -289,12 +289,12 @@ def summarise(records: Sequence[Record], stories: int) -> dict[str, Any]:
 
 def _unreadable(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The judgements without a verdict, and the last line of each answer, where it is expected."""
-    found = [
+    answers = [
         {**{key: record[key] for key in ("story", "repeat", "first")}, "last_line": _last_line(record["answer"])}
         for record in records
         if record["verdict"] is None
     ]
-    return sorted(found, key=lambda one: (one["story"], one["repeat"], one["first"]))
+    return sorted(answers, key=lambda one: (one["story"], one["repeat"], one["first"]))
 
 
 def _last_line(answer: str) -> str:

@@ -76,8 +76,9 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         return encoded(self.task, [string])[0]
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """As lm-evaluation-harness does, for comparable figures; but if the tokenizer merges all of the continuation
-        into the context's last token, which would leave nothing to score, that token counts as continuation."""
+        """Encodes as lm-evaluation-harness does, so that figures are comparable; but if the tokenizer merges all of the
+        continuation into the context's last token, which would leave nothing to score, that token counts as
+        continuation."""
         before, scored = super()._encode_pair(context, continuation)
         if scored:
             return before, scored
@@ -96,11 +97,11 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
         continuations = [Continuation([*context, *continuation], len(context)) for _, context, continuation in requests]
-        found = likelihoods(self.predictor, continuations, self.batch)
-        self.counts.requests += len(found)
-        self.counts.cut += sum(one.cut for one in found)
-        self.counts.in_pieces += sum(one.pieces > 1 for one in found)
-        return [(one.log_probability, one.greedy) for one in found]
+        scored = likelihoods(self.predictor, continuations, self.batch)
+        self.counts.requests += len(scored)
+        self.counts.cut += sum(one.cut for one in scored)
+        self.counts.in_pieces += sum(one.pieces > 1 for one in scored)
+        return [(one.log_probability, one.greedy) for one in scored]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
         """See `LM`: the log-probability of each text, including its first token as lm-evaluation-harness requires;
@@ -108,26 +109,26 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         texts = [request.args[0] for request in requests]
         rows = encoded(self.task, texts)
         continuations = [Continuation([self.eot_token_id, *row], 1) for row in rows]
-        found = likelihoods(self.predictor, continuations, self.batch)
-        self.counts.requests += len(found)
-        self.counts.in_pieces += sum(one.pieces > 1 for one in found)
-        for request, text, row, one in zip(requests, texts, rows, found):
+        scored = likelihoods(self.predictor, continuations, self.batch)
+        self.counts.requests += len(scored)
+        self.counts.in_pieces += sum(one.pieces > 1 for one in scored)
+        for request, text, row, one in zip(requests, texts, rows, scored):
             if row:
                 size = len(self._spellings[row[0]])
                 units, first_units = units_of(text), {"word": words_before(text, size), "byte": size}
                 nats, first = float(one.nats.sum()), float(one.nats[0])
                 self.rolled.append(Rolled(request.task_name, nats, first, len(row), units, first_units, request.doc))
-        return [one.log_probability for one in found]
+        return [one.log_probability for one in scored]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """See `LM`: greedy completions up to a stop string. Raises `ValueError` if sampling is requested."""
-        found = []
+        answers = []
         for request in announced(requests, "completions", len(requests)):
             context, settings = request.args
             if settings.get("do_sample") and settings.get("temperature", 1.0) != 0:
                 raise ValueError(f"{request.task_name} requests sampled completions; only greedy ones are supported")
-            found.append(self._generate(context, settings))
-        return found
+            answers.append(self._generate(context, settings))
+        return answers
 
     @torch.no_grad()
     def _generate(self, context: str, settings: Mapping[str, Any]) -> str:

@@ -95,7 +95,7 @@ def run(
     with _quiet():
         names = ", ".join(benchmarks.names)
         loaded = _made(lambda: benchmarks.manager.load(list(benchmarks.names)), names)
-        found = simple_evaluate(
+        evaluation = simple_evaluate(
             model=model,
             tasks=_outermost(loaded),
             task_manager=benchmarks.manager,
@@ -103,15 +103,15 @@ def run(
             bootstrap_iters=RESAMPLES,
             log_samples=False,
         )
-    results = {name: _metrics(values) for name, values in found["results"].items()}
+    results = {name: _metrics(values) for name, values in evaluation["results"].items()}
     report: dict[str, Any] = {
         "lm_eval": importlib.metadata.version("lm_eval"),
         "limit": limit,
         "benchmarks": {
             name: {
-                "version": found["versions"].get(name),
-                "shots": found["n-shot"].get(name),
-                "num": found.get("n-samples", {}).get(name, {}).get("effective"),
+                "version": evaluation["versions"].get(name),
+                "shots": evaluation["n-shot"].get(name),
+                "num": evaluation.get("n-samples", {}).get(name, {}).get("effective"),
                 "main": main_metric(name, metrics),
                 "metrics": metrics,
             }
@@ -147,13 +147,13 @@ def _quiet() -> Iterator[None]:
 
 def _metrics(values: Mapping[str, Any]) -> dict[str, float | None]:
     """The package's metrics of a benchmark, without the suffix of the filter `none`; None: no standard error."""
-    found: dict[str, float | None] = {}
+    metrics: dict[str, float | None] = {}
     for key, value in values.items():
         metric, comma, chosen = key.partition(",")
         if comma:
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            found[metric if chosen == "none" else key] = float(value) if number else None
-    return found
+            metrics[metric if chosen == "none" else key] = float(value) if number else None
+    return metrics
 
 
 def whole_texts(rolled: Sequence[Rolled], tasks: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -163,14 +163,14 @@ def whole_texts(rolled: Sequence[Rolled], tasks: Mapping[str, Any]) -> dict[str,
     models are not trained to predict. Nats and units are of the same tokens, as in `statewise evaluate`. `tasks`: the
     package's, by name, which say how they count.
     """
-    found = {}
+    figures = {}
     for name in dict.fromkeys(one.benchmark for one in rolled):
         mine = [one for one in rolled if one.benchmark == name]
         counted = [_units(tasks.get(name), one) for one in mine]
         units = {unit: sum(of_one[unit] for of_one in counted) for unit in ("word", "byte")}
         firsts = {unit: sum(one.first_units[unit] for one in mine) for unit in units}
         tokens, nats, first = (sum(values) for values in zip(*((one.tokens, one.nats, one.first_nats) for one in mine)))
-        found[name] = {
+        figures[name] = {
             "texts": len(mine),
             "tokens": tokens,
             "with_first": _losses(nats, tokens, units),
@@ -178,19 +178,19 @@ def whole_texts(rolled: Sequence[Rolled], tasks: Mapping[str, Any]) -> dict[str,
                 nats - first, tokens - len(mine), {unit: count - firsts[unit] for unit, count in units.items()}
             ),
         }
-    return found
+    return figures
 
 
 def _units(task: Any, one: Rolled) -> dict[str, int]:
     """The words and bytes by which the package divides the nats of a text. Some of its benchmarks count those of the
     document before it was prepared for the model: wikitext those of the page with spaces around punctuation."""
     divisors = {} if task is None else task.process_results(one.document, [0.0])
-    found = dict(one.units)
-    for unit in found:
+    units = dict(one.units)
+    for unit in units:
         pair = divisors.get(f"{unit}_perplexity")
         if isinstance(pair, tuple):  # (log-likelihood, what it is divided by)
-            found[unit] = int(pair[1])
-    return found
+            units[unit] = int(pair[1])
+    return units
 
 
 def _losses(nats: float, tokens: int, units: Mapping[str, int]) -> dict[str, float]:

@@ -57,21 +57,21 @@ class Questions:
 def read_questions(path: Path, num: int | None = None) -> Questions:
     """The questions of a file, or the first `num`. Raises `ValueError` as `FILE:LINE: what is wrong`."""
     problems = Problems(path)
-    found: list[Question] = []
+    items: list[Question] = []
     kind: Kind | None = None
     for number, line in read_lines(path):
-        if len(found) == num:
+        if len(items) == num:
             break
         try:
             record = _record(line)
             if kind is None:
                 kind = _kind(record)
-            found.append(_choices(number, record) if kind == "choices" else _last_word(number, record))
+            items.append(_choices(number, record) if kind == "choices" else _last_word(number, record))
         except ValueError as error:
             problems.add(number, str(error))
     problems.raise_if_any()
     assert kind is not None
-    return Questions(path, kind, tuple(found))
+    return Questions(path, kind, tuple(items))
 
 
 def _record(line: str) -> dict[str, Any]:
@@ -153,13 +153,13 @@ def answer(predictor: Predictor, task: RunningText, questions: Questions, batch:
     continuations: list[Continuation] = []
     for question in questions.questions:
         contexts, *rows = encoded(task, [question.context, *(question.context + choice for choice in question.choices)])
-        given = _agreed([contexts, *rows])
-        if given == 0:
+        agreed = _agreed([contexts, *rows])
+        if agreed == 0:
             raise ValueError(
                 f"{questions.path}:{question.line}: the tokenizer merges the whole context with a choice: make the "
                 "context longer"
             )
-        continuations += [Continuation(row, given) for row in rows]
+        continuations += [Continuation(row, agreed) for row in rows]
     scores = iter(likelihoods(predictor, continuations, batch))
     cut, items = 0, []
     right = {"accuracy": 0, "accuracy_per_byte": 0}

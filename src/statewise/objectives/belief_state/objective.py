@@ -126,12 +126,12 @@ class BeliefState(Objective):
         suffix = prefix  # without a backward encoder a stand-in that no head reads
         if self.suffix_encoder is not None:
             suffix = torch.cat((self.empty_suffix()[0], self.suffix_states(batch).flatten(0, 1)))
-        found = batch.plan if isinstance(batch.plan, Layout) else self.plan(batch)
+        plan = batch.plan if isinstance(batch.plan, Layout) else self.plan(batch)
         weights = {"next_token": config.next_weight, "previous_token": config.previous_weight}
         parts = {name: weight for name, weight in weights.items() if weight}
         factors = torch.stack([weight / counts[name].clamp(min=1) for name, weight in parts.items()])
         totals = pair_loss(
-            self.head, prefix[found.prefix_rows], suffix[found.suffix_rows], found, factors.to(to_float32(prefix).dtype)
+            self.head, prefix[plan.prefix_rows], suffix[plan.suffix_rows], plan, factors.to(to_float32(prefix).dtype)
         )
         # Cloned: results of a sharded module must not be views.
         return Loss({name: Part(totals[place].clone(), counts[name], parts[name]) for place, name in enumerate(parts)})
@@ -139,11 +139,11 @@ class BeliefState(Objective):
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Counted pairs of each head; their expected total weight if pairs are weighted."""
         pairs = self.pairs(batch)
-        found = dict(zip(("next_token", "previous_token"), expected_weights(pairs, self.config.sampling)))
+        counts = dict(zip(("next_token", "previous_token"), expected_weights(pairs, self.config.sampling)))
         if self.config.min_gap == 1:
-            for name, masks in zip(found, (pairs.next_targets, pairs.previous_targets & pairs.prefixes)):
-                found[name] = found[name] + masks.sum() + (masks & closes(pairs.group)).sum()
-        return found if self.config.previous_weight else {"next_token": found["next_token"]}
+            for name, masks in zip(counts, (pairs.next_targets, pairs.previous_targets & pairs.prefixes)):
+                counts[name] = counts[name] + masks.sum() + (masks & closes(pairs.group)).sum()
+        return counts if self.config.previous_weight else {"next_token": counts["next_token"]}
 
     def plan(self, batch: Batch) -> Layout:
         """See `Objective.plan`: where its pairs are. Draws from torch's generator of the CPU if `share` is below 1."""
@@ -163,12 +163,12 @@ class BeliefState(Objective):
         pairs = self.pairs(batch)
         if not self.config.previous_weight:
             pairs = pairs._replace(previous_targets=torch.zeros_like(pairs.previous_targets))
-        found = pair_numbers(pairs, self.config.sampling, closed=self.config.min_gap == 1)
-        encoders, taken, targets = 2, found.pairs, found.next_tokens + found.previous_tokens
+        numbers = pair_numbers(pairs, self.config.sampling, closed=self.config.min_gap == 1)
+        encoders, used_pairs, targets = 2, numbers.pairs, numbers.next_tokens + numbers.previous_tokens
         if self.suffix_encoder is None:
-            encoders, taken, targets = 1, found.prefixes, self.head.outputs * found.prefixes
+            encoders, used_pairs, targets = 1, numbers.prefixes, self.head.outputs * numbers.prefixes
         encoded = encoders * (body + self.prefix_encoder.flops(1))  # and the empty prefix and suffix
-        return 3 * (encoded + self.head.flops(found.prefixes, found.suffixes, taken, targets))
+        return 3 * (encoded + self.head.flops(numbers.prefixes, numbers.suffixes, used_pairs, targets))
 
     def predictor(self) -> BeliefPredictor:
         """A predictor with an empty suffix; with a backward encoder it can also condition on goals and score them."""

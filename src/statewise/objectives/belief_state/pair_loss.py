@@ -102,9 +102,9 @@ class AutogradWorker(Worker):
         self.totals += losses.detach()
         if self.wanted:
             leaves = [prefix, suffix, *self.head.pair_parameters()]
-            own, other, *found = torch.autograd.grad(weighted, leaves)
+            own, other, *of_parameters = torch.autograd.grad(weighted, leaves)
             self.add_states(block, own, other)
-            for total, gradient in zip(self.gradients, found):
+            for total, gradient in zip(self.gradients, of_parameters):
                 total += gradient
 
 
@@ -118,10 +118,10 @@ class MLPWorker(Worker):
 
     def buffer(self, name: str, like: Tensor, rows: int, width: int) -> Tensor:
         """(rows, width) of scratch space."""
-        found = self.buffers.get(name)
-        if found is None or len(found) < rows:
-            self.buffers[name] = found = like.new_empty(rows, width)
-        return found[:rows]
+        buffer = self.buffers.get(name)
+        if buffer is None or len(buffer) < rows:
+            self.buffers[name] = buffer = like.new_empty(rows, width)
+        return buffer[:rows]
 
     def group(self, group: Group, prefix: Tensor, suffix: Tensor) -> None:
         """See `Worker`. On a CPU the pairs that count are listed, and taken equally many at a time: none is computed in
@@ -211,13 +211,13 @@ def listed(group: Group, outputs: int, size: int) -> Iterator[tuple[tuple[Tensor
     S = group.suffix.shape[1]
     for block in group.blocks(LISTED, wasted=LISTED):
         counted = group.weights(block, outputs)
-        found = counted.any(-1).nonzero().t()
+        places = counted.any(-1).nonzero().t()
         document, place, suffix = (
-            part + span.start for part, span in zip(found, (block.documents, block.places, block.suffixes))
+            part + span.start for part, span in zip(places, (block.documents, block.places, block.suffixes))
         )
         rows, columns = document * group.prefix.shape[1] + place, document * S + suffix
         both = group.next_tokens.flatten()[rows], group.previous_tokens.flatten()[columns]
-        waiting.append([rows, columns, torch.stack(both[:outputs], 1), counted[tuple(found)]])
+        waiting.append([rows, columns, torch.stack(both[:outputs], 1), counted[tuple(places)]])
         number += len(rows)
         if number >= size:
             parts = [torch.cat(part) for part in zip(*waiting)]
@@ -328,14 +328,16 @@ class MixtureWorker(Worker):
         for output, leaves in enumerate(self.leaves):
             with torch.set_grad_enabled(self.wanted):
                 mapped = self.mapped(*states, *leaves)
-            given = self.pairs(group, block, output, counted[..., output], *(part.detach() for part in mapped))
-            if given is None:
+            log_gradients = self.pairs(group, block, output, counted[..., output], *(part.detach() for part in mapped))
+            if log_gradients is None:
                 continue
-            of_mapped = [(part, found) for part, found in zip(mapped, given) if part.requires_grad]
-            outputs, gradients = zip(*((part, found.to(part.dtype)) for part, found in of_mapped))
-            own, other, *found = torch.autograd.grad(outputs, [*states, *leaves], gradients, allow_unused=True)
+            of_mapped = [
+                (part, of_parameters) for part, of_parameters in zip(mapped, log_gradients) if part.requires_grad
+            ]
+            outputs, gradients = zip(*((part, of_parameters.to(part.dtype)) for part, of_parameters in of_mapped))
+            own, other, *of_parameters = torch.autograd.grad(outputs, [*states, *leaves], gradients, allow_unused=True)
             self.add_states(block, own, torch.zeros_like(states[1]) if other is None else other)
-            for total, gradient in zip(self.found[output], found):
+            for total, gradient in zip(self.found[output], of_parameters):
                 total += gradient
 
     def mapped(self, prefix: Tensor, suffix: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -386,7 +388,7 @@ class MixtureWorker(Worker):
             if self.wanted and not whole:
                 of_a.zero_(), of_c.zero_()
             for rows, columns in strips:
-                own, other, taken = A[:, rows], C[:, columns], counted[:, rows, columns]
+                own, other, counted_part = A[:, rows], C[:, columns], counted[:, rows, columns]
                 in_a, in_c = targets(output, following[:, rows], previous[:, columns], experts[0])
                 from_a = split(own, experts).gather(-1, in_a).mul_(u[:, :, rows, None])
                 from_c = split(other, experts).gather(-1, in_c).mul_(w[:, :, columns, None])
@@ -399,10 +401,10 @@ class MixtureWorker(Worker):
                 parts.div_(Z)
                 P = by_expert.sum(0)
                 W = u[:, :, rows].permute(1, 2, 0) @ w[:, :, columns].permute(1, 0, 2)
-                lost = lowest.mul_(P).lt(TINY).logical_and_(taken > 0)
+                lost = lowest.mul_(P).lt(TINY).logical_and_(counted_part > 0)
                 underflown[:, rows, columns] = lost
                 P.clamp_(min=TINY), W.clamp_(min=TINY)
-                self.totals[output] -= ((P / W).log_() * taken.masked_fill(lost, 0.0)).sum()
+                self.totals[output] -= ((P / W).log_() * counted_part.masked_fill(lost, 0.0)).sum()
                 if self.wanted:
                     weight = factor[:, rows, columns].masked_fill(lost, 0.0)
                     torch.div(weight, W, out=of_W[:, rows, columns])
@@ -427,10 +429,10 @@ class MixtureWorker(Worker):
             of_c.scatter_add_(-1, in_c, of_w[..., None] if output else turned)
             of_u.addcmul_(u, (of_W @ w.permute(1, 2, 0)).permute(2, 0, 1), value=-1)
             of_w.addcmul_(w, (of_W.transpose(1, 2) @ u.permute(1, 2, 0)).permute(2, 0, 1), value=-1)
-            found = [of_a, of_u, of_c, of_w]
+            gradients = [of_a, of_u, of_c, of_w]
             if single is not None:
-                self._one_by_one(output, logs, single, target[underflown], counted[underflown], found)
-            return found
+                self._one_by_one(output, logs, single, target[underflown], counted[underflown], gradients)
+            return gradients
 
     def from_log(self, part: Tensor, dim: int) -> Tensor:
         """The exponential in the precision of sums, up to a constant factor along `dim`, which cancels."""
@@ -447,15 +449,15 @@ class MixtureWorker(Worker):
             document, place, suffix = some.t()
             of_prefix, of_suffix = (slice(None), document, place), (slice(None), document, suffix)
             places = [of_prefix, of_prefix, of_suffix, of_suffix]
-            taken = [log[where].to(self.exact).requires_grad_() for log, where in zip(logs, places)]
-            experts = (taken[0] + taken[2]).log_softmax(-1).gather(-1, wanted.expand(len(logs[0]), -1)[..., None])
-            log_p = (experts[..., 0] + (taken[1] + taken[3]).log_softmax(0)).logsumexp(0)
+            leaves = [log[where].to(self.exact).requires_grad_() for log, where in zip(logs, places)]
+            experts = (leaves[0] + leaves[2]).log_softmax(-1).gather(-1, wanted.expand(len(logs[0]), -1)[..., None])
+            log_p = (experts[..., 0] + (leaves[1] + leaves[3]).log_softmax(0)).logsumexp(0)
             loss = -(log_p * weight).sum()
             self.totals[output] += loss.detach()
             if gradients:
-                found = torch.autograd.grad(loss * self.weights[output].to(self.exact), taken)
+                leaf_gradients = torch.autograd.grad(loss * self.weights[output].to(self.exact), leaves)
                 number = torch.arange(len(logs[0]), device=some.device)[:, None]
-                for total, (_, *where), gradient in zip(gradients, places, found):
+                for total, (_, *where), gradient in zip(gradients, places, leaf_gradients):
                     total.index_put_((number, *where), gradient, accumulate=True)
 
 
@@ -515,8 +517,8 @@ class _PairLoss(torch.autograd.Function):
         for group in groups:
             own = [part[rows] for part, rows in ((prefix, group.prefix), (suffix, group.suffix))]
             worker.group(group, *own)
-            for total, rows, found in zip(states, (group.prefix, group.suffix), worker.state_gradients):
-                total.index_add_(0, rows.flatten(), found.flatten(0, 1))
+            for total, rows, gradient in zip(states, (group.prefix, group.suffix), worker.state_gradients):
+                total.index_add_(0, rows.flatten(), gradient.flatten(0, 1))
         if wanted:
             ctx.save_for_backward(weights, *states, *worker.gradients)
         return worker.totals

@@ -105,7 +105,7 @@ class Group(NamedTuple):
     """(2, r): least and largest place of each prefix column, on the host."""
 
     def to(self, device: torch.device) -> Group:
-        """The same on a device."""
+        """The group on a device."""
         return Group._make(to_device(part, device) if isinstance(part, Tensor) else part for part in self)
 
     def weights(self, block: Block, outputs: int) -> Tensor:
@@ -115,11 +115,11 @@ class Group(NamedTuple):
         gap = torch.arange(suffixes.start, suffixes.stop, device=place.device) - place
         counted = gap >= 0
         following = counted & self.next_targets[documents, places, None] & self.suffixes[documents, None, suffixes]
-        found = [following]
+        weights = [following]
         if outputs == 2:
             previous = self.prefixes[documents, places, None] & self.previous_targets[documents, None, suffixes]
-            found.append(counted & previous)
-        masks = torch.stack(found, dim=-1)
+            weights.append(counted & previous)
+        masks = torch.stack(weights, dim=-1)
         if self.by_gap is None:
             return masks
         longest = len(self.by_gap)
@@ -190,7 +190,7 @@ class Layout(NamedTuple):
     groups: list[Group]
 
     def to(self, device: torch.device) -> Layout:
-        """The same on a device."""
+        """The layout on a device."""
         rows = to_device(self.prefix_rows, device), to_device(self.suffix_rows, device)
         return Layout(*rows, [group.to(device) for group in self.groups])
 
@@ -343,8 +343,8 @@ class _Host(NamedTuple):
         prefix_start, suffix_start = (
             np.maximum(_next_true(mask, T)[row, start], start) for mask in (as_prefix, as_suffix)
         )
-        found = _Stretches(row, start, stop, prefix_start, stop, suffix_start, stop)
-        return found.where((prefix_start < stop) & (suffix_start < stop))
+        stretches = _Stretches(row, start, stop, prefix_start, stop, suffix_start, stop)
+        return stretches.where((prefix_start < stop) & (suffix_start < stop))
 
     def arrays(self, stretches: _Stretches, sampling: Sampling | None, share: float) -> list[_Arrays]:
         """Pairs of these stretches, in groups of documents of about the same length."""
@@ -397,7 +397,7 @@ class _Host(NamedTuple):
         following, previous = self.next_targets, self.previous_targets & self.prefixes
         opens = np.diff(self.group, axis=1, prepend=-1) != 0
         last = np.diff(self.group, axis=1, append=-1) != 0
-        found = []
+        arrays = []
         for counted, ending in ((following | previous, False), ((following | previous) & last, True)):
             row, column = np.nonzero(counted)
             if not len(row):
@@ -406,7 +406,7 @@ class _Host(NamedTuple):
             prefix = own if ending else np.where(opens[row, column], 0, own - 1)
             suffix = np.zeros_like(own) if ending else own
             target = np.full((len(row), 1), symbol)
-            found.append(
+            arrays.append(
                 _Arrays(
                     prefix=prefix[:, None],
                     suffix=suffix[:, None],
@@ -420,7 +420,7 @@ class _Host(NamedTuple):
                     by_gap=None,
                 )
             )
-        return found
+        return arrays
 
 
 def similar(P: np.ndarray, S: np.ndarray) -> Iterator[np.ndarray]:
@@ -504,10 +504,10 @@ def pair_numbers(pairs: Pairs, sampling: Sampling, closed: bool) -> PairNumbers:
         )
 
     every = np.ones_like(following)
-    taken = number(every, first, last, T)
+    used_pairs = number(every, first, last, T)
     if not sampling.takes_all:
         interior = (~opens, first + 1, last - 1)
-        taken += sampling.share * number(*interior, sampling.max_gap or T) - number(*interior, T)
+        used_pairs += sampling.share * number(*interior, sampling.max_gap or T) - number(*interior, T)
     # States are numbered as in `pairs.Layout`: 0 is the empty one, 1 + b T + t ends, or begins, with token t of row b.
     own = 1 + np.arange(B)[:, None] * T + column
     as_prefix = following | (prefixes & (within(previous, column, last) > 0))
@@ -519,8 +519,8 @@ def pair_numbers(pairs: Pairs, sampling: Sampling, closed: bool) -> PairNumbers:
         used_prefixes += [np.where(opens, 0, own - 1)[meeting], own[meeting & ends]]
         used_suffixes.append(own[meeting])
         for mask in (every, ends):
-            taken += [(part & mask).sum() for part in (following, previous & prefixes, following & previous & prefixes)]
+            parts = (following, previous & prefixes, following & previous & prefixes)
+            used_pairs += [(part & mask).sum() for part in parts]
     different = [len(np.unique(np.concatenate([[0], *used]))) for used in (used_prefixes, used_suffixes)]
-    return PairNumbers(
-        different[0], different[1], float(taken[0] + taken[1] - taken[2]), float(taken[0]), float(taken[1])
-    )
+    for_next, for_previous, for_both = used_pairs.tolist()
+    return PairNumbers(*different, for_next + for_previous - for_both, for_next, for_previous)

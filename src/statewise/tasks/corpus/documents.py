@@ -177,8 +177,8 @@ def _cut(text: str, place: str) -> Iterator[Piece]:
     while start < len(text):
         end = len(text)
         if end - start > PIECE:
-            found = _CUT.search(text, start + PIECE, start + LONGEST)
-            end = found.end() if found else min(end, start + LONGEST)
+            cut = _CUT.search(text, start + PIECE, start + LONGEST)
+            end = cut.end() if cut else min(end, start + LONGEST)
         yield Piece(text[start:end], start == 0, end == len(text), place)
         start = end
 

@@ -83,4 +83,4 @@ def count_words(text: str) -> int:
 
 def word_starts(text: str) -> list[int]:
     """(count_words(text),) offsets of the characters at which words begin; an empty last one begins at the end."""
-    return [0, *(found.end() for found in _SPACE.finditer(text))]
+    return [0, *(space.end() for space in _SPACE.finditer(text))]

@@ -26,7 +26,7 @@ RANKS = 2**64
 
 @dataclass(frozen=True)
 class Plan:
-    """How documents are split."""
+    """The way in which documents are split."""
 
     below: int
     """Documents whose rank (hash) is below this are held out."""
@@ -169,8 +169,8 @@ def _find_cut(sources: Sequence[Source], target: int, characters: int) -> int:
     start = 0
     for piece in (piece for source in sources for piece in source.pieces()):
         for kind, pattern in enumerate(_BREAKS):
-            for found in pattern.finditer(piece.text):
-                cut, best = start + found.end(), nearest[kind]
+            for match in pattern.finditer(piece.text):
+                cut, best = start + match.end(), nearest[kind]
                 fits = 0 < cut < characters and share <= 2 * (characters - cut) <= 3 * share
                 if fits and (best is None or abs(cut - target) < abs(best - target)):
                     nearest[kind] = cut

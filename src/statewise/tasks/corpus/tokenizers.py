@@ -74,8 +74,8 @@ def _of_model(model: str) -> BPE:
     """The tokenizer of a model of Hugging Face, with its own end-of-text token."""
     if not model:
         raise ValueError("--tokenizer hf: names no model: give hf:DIR, or hf:NAME with a name on the hub")
-    found = {name: _file_of(model, name) for name in ("tokenizer.json", "tokenizer_config.json")}
-    path, facts = found.values()
+    files = {name: _file_of(model, name) for name in ("tokenizer.json", "tokenizer_config.json")}
+    path, facts = files.values()
     if path is None:
         raise ValueError(
             f"{model}: this model has no tokenizer.json: give one that has it, or train a tokenizer with bpe:N"

@@ -17,8 +17,17 @@ from statewise.runtime.durable import write_atomically
 from statewise.tasks.corpus import tokenizers
 from statewise.tasks.corpus.documents import Source
 from statewise.tasks.corpus.encoding import Encoded, count_words, encode, token_type
-from statewise.tasks.corpus.folder import FILES, INDEX, SIGNS, SPLITS, TOKENIZER, Corpus, make_index, split_facts
-from statewise.tasks.corpus.shards import ShardWriter
+from statewise.tasks.corpus.folder import (
+    FILES,
+    INDEX,
+    SIGNS,
+    SPLITS,
+    TOKENIZER,
+    Corpus,
+    ShardWriter,
+    make_index,
+    split_facts,
+)
 from statewise.tasks.corpus.survey import SplitPiece, rank_of_tokens, split, survey, survey_tokens
 from statewise.tasks.corpus.token_files import TokenFile
 from statewise.tasks.text.bpe import BPE
@@ -84,8 +93,8 @@ def write_tokens(
     overwrite: bool = False,
     listener: Listener | None = None,
 ) -> Corpus:
-    """As `write`, for files of token ids made with the existing tokenizer `tokenizer`. Also raises `ValueError` for ids
-    that it does not have."""
+    """Writes files of token ids, made with the existing tokenizer `tokenizer`, to the folder `out`. Raises what `write`
+    raises, and `ValueError` for ids that the tokenizer does not have."""
     listener = listener or Listener()
     _check_sizes(held_out, shard_tokens)
     if tokenizers.vocabulary_to_learn(tokenizer) is not None:

@@ -51,8 +51,8 @@ class Finite(NamedTuple):
 
 def entropies(shares: np.ndarray) -> np.ndarray:
     """(n,): entropy in nats of each distribution (n, V)."""
-    found: np.ndarray = -(shares * np.log(np.where(shares > 0, shares, 1))).sum(1)
-    return found
+    nats: np.ndarray = -(shares * np.log(np.where(shares > 0, shares, 1))).sum(1)
+    return nats
 
 
 def levels(process: Process, depth: int, most: int) -> Iterator[Level]:
@@ -61,19 +61,19 @@ def levels(process: Process, depth: int, most: int) -> Iterator[Level]:
     beliefs = process.start[None]
     weights: np.ndarray = np.ones(1)
     for place in range(depth + 1):
-        given = process.probabilities(beliefs)
-        yield Level(beliefs, weights, given)
+        probabilities = process.probabilities(beliefs)
+        yield Level(beliefs, weights, probabilities)
         if place == depth:
             return
-        rows, tokens = np.nonzero(given)
+        rows, tokens = np.nonzero(probabilities)
         if len(rows) * process.states > LARGEST or _many(process, beliefs, rows, tokens, most):
             raise TooMany(f"there are more than {most:,} different beliefs after {place + 1} tokens, or may be")
-        found = _steps(process, beliefs, rows, tokens)
-        first, which = distinct(found)
+        steps = _steps(process, beliefs, rows, tokens)
+        first, which = distinct(steps)
         if len(first) > most:
             raise TooMany(f"there are more than {most:,} different beliefs after {place + 1} tokens")
-        weights = np.bincount(which, weights=weights[rows] * given[rows, tokens], minlength=len(first))
-        beliefs = found[first]
+        weights = np.bincount(which, weights=weights[rows] * probabilities[rows, tokens], minlength=len(first))
+        beliefs = steps[first]
 
 
 def finite(process: Process, most: int) -> Finite | None:
@@ -81,14 +81,14 @@ def finite(process: Process, most: int) -> Finite | None:
     beliefs, fresh = process.start[None], process.start[None]
     after: list[np.ndarray] = []
     while len(fresh):
-        given = process.probabilities(fresh)
-        rows, tokens = np.nonzero(given)
+        probabilities = process.probabilities(fresh)
+        rows, tokens = np.nonzero(probabilities)
         if _many(process, fresh, rows, tokens, most):
             return None
         every = np.concatenate([beliefs, _steps(process, fresh, rows, tokens)])
         first, which = distinct(every)
         known = len(beliefs)  # they are distinct and come first, so they keep their numbers
-        targets = np.full(given.shape, -1)
+        targets = np.full(probabilities.shape, -1)
         targets[rows, tokens] = which[known:]
         after.append(targets)
         fresh = every[first[known:]]

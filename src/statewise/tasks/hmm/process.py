@@ -124,9 +124,9 @@ def factor(
         or (start is not None and begin @ right < 0)
     ):
         raise ValueError(f"{what}: start must be {S} finite numbers with start . right above 0")
-    found = Factor(matrices[None], begin / (begin @ right), right, names)
-    _check_probabilities(found, what)
-    return found
+    result = Factor(matrices[None], begin / (begin @ right), right, names)
+    _check_probabilities(result, what)
+    return result
 
 
 def alternatives(variants: Sequence[Factor], what: str = "the factor") -> Factor:
@@ -176,7 +176,7 @@ class Process:
 
     factors: Sequence[Factor]
     noise: float = 0.0
-    """With this probability a token is replaced by one drawn uniformly from all V."""
+    """Probability that a token is replaced by one drawn uniformly from all V."""
     joint: tuple[int, ...] = field(init=False)
     """States of each factor; beliefs are arrays of this shape, flattened."""
     radix: tuple[int, ...] = field(init=False)
@@ -219,10 +219,10 @@ class Process:
     @property
     def start(self) -> np.ndarray:
         """(S,): the belief before the first token."""
-        found = np.ones(1)
+        distribution = np.ones(1)
         for each in self.factors:
-            found = np.outer(found, each.start).reshape(-1)
-        return found
+            distribution = np.outer(distribution, each.start).reshape(-1)
+        return distribution
 
     def step(self, beliefs: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """(n, S): beliefs (n, S) after tokens (n,), not normalised: times `right` it is the token's probability."""
@@ -247,8 +247,8 @@ class Process:
             if each.variants == 1:
                 x = x.sum(1, keepdims=True)
             x = np.einsum("nkpsq,kzst->nzptq", x, each.matrices)
-        found: np.ndarray = x.sum(1).reshape(beliefs.shape)
-        return found
+        distances: np.ndarray = x.sum(1).reshape(beliefs.shape)
+        return distances
 
     def probabilities(self, beliefs: np.ndarray) -> np.ndarray:
         """(n, V): probabilities of the next token, given beliefs (n, S)."""
@@ -262,27 +262,27 @@ class Process:
                 before = x.reshape(len(x), -1, each.variants, *x.shape[2:])
                 x = np.einsum("nlksq,kzs->nlkzq", before, leaving)
             x = x.reshape(len(x), -1, x.shape[-1])
-        found = np.maximum(x.reshape(len(beliefs), self.vocabulary), 0)
-        found[found <= IMPOSSIBLE] = 0
+        shares = np.maximum(x.reshape(len(beliefs), self.vocabulary), 0)
+        shares[shares <= IMPOSSIBLE] = 0
         if self.noise:
-            found = (1 - self.noise) * found + self.noise / self.vocabulary
-        return found
+            shares = (1 - self.noise) * shares + self.noise / self.vocabulary
+        return shares
 
     def update(self, beliefs: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(n, S) the beliefs after tokens (n,), and (n,) the tokens' probabilities. After a token of probability 0 a
         belief is NaN."""
         raw = self.step(beliefs, tokens)
-        given = raw @ self._right
-        given = np.where(given > IMPOSSIBLE, given, 0.0)
+        norms = raw @ self._right
+        norms = np.where(norms > IMPOSSIBLE, norms, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(given[:, None] > 0, raw / given[:, None], np.nan), given
+            return np.where(norms[:, None] > 0, raw / norms[:, None], np.nan), norms
 
     @property
     def _right(self) -> np.ndarray:
-        found = np.ones(1)
+        vector = np.ones(1)
         for each in self.factors:
-            found = np.outer(found, each.right).reshape(-1)
-        return found
+            vector = np.outer(vector, each.right).reshape(-1)
+        return vector
 
     def marginals(self, beliefs: np.ndarray) -> np.ndarray:
         """(n, C): what a model is expected to represent: the beliefs about each factor's states, side by side; for
@@ -299,14 +299,14 @@ class Process:
     def draw(self, rng: np.random.Generator, n: int, length: int) -> np.ndarray:
         """(n, length) int64 tokens of n sequences."""
         uniform = rng.random((len(self.factors), length + 1, n))
-        found, before = np.zeros((length, n), np.int64), np.zeros((length, n), np.int64)
+        tokens, before = np.zeros((length, n), np.int64), np.zeros((length, n), np.int64)
         for each, numbers in zip(self.factors, uniform):
             drawn = (_draw_states if each.is_hidden_markov else _draw_beliefs)(each, before, numbers)
-            found, before = found * len(each.tokens) + drawn, drawn
+            tokens, before = tokens * len(each.tokens) + drawn, drawn
         if self.noise:
             replaced = rng.random((length, n)) < self.noise
-            found = np.where(replaced, rng.integers(self.vocabulary, size=(length, n)), found)
-        return np.ascontiguousarray(found.T)
+            tokens = np.where(replaced, rng.integers(self.vocabulary, size=(length, n)), tokens)
+        return np.ascontiguousarray(tokens.T)
 
 
 def coordinates(each: Factor) -> np.ndarray:
@@ -322,32 +322,32 @@ def _draw_states(each: Factor, before: np.ndarray, uniform: np.ndarray) -> np.nd
     # A row for each variant and state: the cumulated probabilities of all tokens and next states.
     ways = _cumulated(each.matrices.transpose(0, 2, 1, 3).reshape(-1, V * S))
     state = (uniform[0][:, None] >= _cumulated(each.start[None])).sum(1)
-    found = np.empty(before.shape, np.int64)
+    tokens = np.empty(before.shape, np.int64)
     for place, numbers in enumerate(uniform[1:]):
         row = state if each.variants == 1 else before[place] * S + state
-        found[place], state = np.divmod((numbers[:, None] >= ways[row]).sum(1), S)
-    return found
+        tokens[place], state = np.divmod((numbers[:, None] >= ways[row]).sum(1), S)
+    return tokens
 
 
 def _cumulated(shares: np.ndarray) -> np.ndarray:
     """(n, m): cumulated probabilities of each row, infinite from its last possible entry on, so that rounding never
     lets a later one be drawn."""
-    found: np.ndarray = shares.cumsum(1)
-    found[found >= found[:, -1:]] = np.inf
-    return found
+    sums: np.ndarray = shares.cumsum(1)
+    sums[sums >= sums[:, -1:]] = np.inf
+    return sums
 
 
 def _draw_beliefs(each: Factor, before: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """As `_draw_states`, for a generalised process, which has no hidden states: from the belief's probabilities."""
+    """Draws the tokens of a generalised process, which has no hidden states, by the probabilities of the belief."""
     leaving, n = each.matrices @ each.right, uniform.shape[1]
-    beliefs, found = np.tile(each.start, (n, 1)), np.empty(before.shape, np.int64)
+    beliefs, tokens = np.tile(each.start, (n, 1)), np.empty(before.shape, np.int64)
     for place, numbers in enumerate(uniform[1:]):
         variant = before[place] if each.variants > 1 else np.zeros(n, np.int64)
-        given = np.maximum(np.einsum("ns,nzs->nz", beliefs, leaving[variant]), 0).cumsum(1)
-        found[place] = (numbers[:, None] * given[:, -1:] >= given[:, :-1]).sum(1)
-        beliefs = np.einsum("ns,nst->nt", beliefs, each.matrices[variant, found[place]])
+        cumulated = np.maximum(np.einsum("ns,nzs->nz", beliefs, leaving[variant]), 0).cumsum(1)
+        tokens[place] = (numbers[:, None] * cumulated[:, -1:] >= cumulated[:, :-1]).sum(1)
+        beliefs = np.einsum("ns,nst->nt", beliefs, each.matrices[variant, tokens[place]])
         beliefs /= (beliefs @ each.right)[:, None]
-    return found
+    return tokens
 
 
 def _stochastic(matrices: np.ndarray, what: str) -> np.ndarray:
@@ -366,16 +366,16 @@ def _stochastic(matrices: np.ndarray, what: str) -> np.ndarray:
             f"{what}: row {worst} of the matrices sums to {sums[worst]:.6g} over all tokens, {abs(off):.3g} too "
             f"{'much' if off > 0 else 'little'}: the probabilities of leaving a state must sum to 1"
         )
-    found: np.ndarray = matrices / sums[None, :, None]
-    return found
+    normalised: np.ndarray = matrices / sums[None, :, None]
+    return normalised
 
 
 def _distribution(start: np.ndarray, S: int, what: str) -> np.ndarray:
     start = np.array(start, np.float64)
     if start.shape != (S,) or not np.isfinite(start).all() or (start < 0).any() or abs(start.sum() - 1) > SUMS_TO:
         raise ValueError(f"{what}: start must be {S} probabilities that sum to 1")
-    found: np.ndarray = start / start.sum()
-    return found
+    normalised: np.ndarray = start / start.sum()
+    return normalised
 
 
 def _stationary(total: np.ndarray, what: str) -> np.ndarray:
@@ -390,13 +390,13 @@ def _stationary(total: np.ndarray, what: str) -> np.ndarray:
             "distribution",
             "give `start`",
         )
-    found = np.zeros(len(total))
+    distribution = np.zeros(len(total))
     inside = np.flatnonzero(closed)
     square = total[np.ix_(inside, inside)]
     equations = np.vstack([square.T - np.eye(len(inside)), np.ones(len(inside))])
     solution = np.linalg.lstsq(equations, np.append(np.zeros(len(inside)), 1.0), rcond=None)[0]
-    found[inside] = np.maximum(solution, 0) / np.maximum(solution, 0).sum()
-    return found
+    distribution[inside] = np.maximum(solution, 0) / np.maximum(solution, 0).sum()
+    return distribution
 
 
 def _left_eigenvector(total: np.ndarray, what: str) -> np.ndarray:
@@ -404,8 +404,8 @@ def _left_eigenvector(total: np.ndarray, what: str) -> np.ndarray:
     near = np.flatnonzero(np.abs(values - 1) < 1e-8)
     if len(near) != 1:
         raise ValueError(f"{what}: the sum of the matrices must have the eigenvalue 1 once, not {len(near)} times")
-    found: np.ndarray = vectors[:, near[0]].real
-    return found
+    vector: np.ndarray = vectors[:, near[0]].real
+    return vector
 
 
 def _reachable(total: np.ndarray) -> np.ndarray:
@@ -435,16 +435,16 @@ def _check_probabilities(each: Factor, what: str) -> None:
     V = len(each.tokens)
     beliefs, prefixes = each.start[None], np.zeros((1, 0), np.int64)
     while True:
-        given = np.einsum("ns,zs->nz", beliefs, each.matrices[0] @ each.right)
-        bad = np.argwhere(given < -1e-9)
+        probabilities = np.einsum("ns,zs->nz", beliefs, each.matrices[0] @ each.right)
+        bad = np.argwhere(probabilities < -1e-9)
         if len(bad):
             row, token = bad[0]
             word = " ".join(each.tokens[symbol] for symbol in [*prefixes[row], token])
             raise ValueError(
-                f"{what}: the word {word!r} has the negative probability {given[row, token]:.3g} after its beginning: "
-                "these matrices do not define a process"
+                f"{what}: the word {word!r} has the negative probability {probabilities[row, token]:.3g} after its "
+                "beginning: these matrices do not define a process"
             )
-        rows, tokens = np.nonzero(given > IMPOSSIBLE)
+        rows, tokens = np.nonzero(probabilities > IMPOSSIBLE)
         if not len(rows):
             raise ValueError(f"{what}: no word has a probability above 0: these matrices do not define a process")
         if len(rows) > MOST_WORDS or prefixes.shape[1] >= 12 or len(rows) * V > 2**20:

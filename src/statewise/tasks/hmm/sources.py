@@ -183,20 +183,20 @@ PUBLISHED: Mapping[str, Callable[..., Factor]] = {
 }
 
 
-def published(name: str, given: Mapping[str, float] | list[float]) -> Factor:
+def published(name: str, parameters: Mapping[str, float] | list[float]) -> Factor:
     """The process of a name, with parameters by name or in order; others keep their defaults. Raises `ValueError`."""
     if name not in PUBLISHED:
         raise ValueError(unknown("process", name, list(PUBLISHED)))
     known = list(inspect.signature(PUBLISHED[name]).parameters)
-    if not isinstance(given, Mapping):
-        if len(given) > len(known):
-            raise ValueError(f"{name} has {len(known)} parameters, {', '.join(known)}, not {len(given)}")
-        given = dict(zip(known, given))
-    for key in given:
+    if not isinstance(parameters, Mapping):
+        if len(parameters) > len(known):
+            raise ValueError(f"{name} has {len(known)} parameters, {', '.join(known)}, not {len(parameters)}")
+        parameters = dict(zip(known, parameters))
+    for key in parameters:
         if key not in known:
             raise ValueError(f"{name}: {unknown('parameter', key, known)}")
     try:
-        return PUBLISHED[name](**given)
+        return PUBLISHED[name](**parameters)
     except NotAProcess as error:
         raise ValueError(f"{error.problem}: choose other parameters") from None
 
@@ -236,8 +236,8 @@ class _Reader:
             self.fail("`*`, `+` or the end")
         if any(shares) and not all(shares):
             raise ValueError(f"process {short(self.text)}: give a probability for each part of a mixture, or for none")
-        found = mixture(parts, [float(share or 1 / len(parts)) for share in shares])
-        return Process(found.factors, noise)
+        result = mixture(parts, [float(share or 1 / len(parts)) for share in shares])
+        return Process(result.factors, noise)
 
     def product(self) -> Process:
         factors = [self.factor()]
@@ -287,15 +287,15 @@ class _Reader:
         return self.text[self.place : self.place + 1]
 
     def take(self, symbol: str) -> bool:
-        found = self.peek() == symbol
-        self.place += found
-        return found
+        matches = self.peek() == symbol
+        self.place += matches
+        return matches
 
     def match(self, pattern: re.Pattern[str]) -> str:
         self.peek()
-        found = pattern.match(self.text, self.place)
-        self.place = found.end() if found else self.place
-        return found[0] if found else ""
+        match = pattern.match(self.text, self.place)
+        self.place = match.end() if match else self.place
+        return match[0] if match else ""
 
     def fail(self, wanted: str) -> str:
         there = f"not {short(self.text[self.place :])}" if self.peek() else "but it ends there"
@@ -317,9 +317,9 @@ def read_matrices(path: Path) -> dict[str, Any]:
         return _read_arrays(content, path)
     if content[:6] == b"\x93NUMPY":
         raise ValueError(f"{path}: a single array: give a JSON file, or an NPZ file with an array named `matrices`")
-    found: dict[str, Any] = parse_json(content, SHAPE, str(path))
-    check_keys(found, KEYS, str(path))
-    return found
+    fields: dict[str, Any] = parse_json(content, SHAPE, str(path))
+    check_keys(fields, KEYS, str(path))
+    return fields
 
 
 def as_factor(content: dict[str, Any], where: str) -> Factor:
@@ -346,7 +346,7 @@ def as_json(content: dict[str, Any]) -> bytes:
 
 def _read_arrays(content: bytes, path: Path) -> dict[str, Any]:
     """Arrays of an NPZ file as lists."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
@@ -359,19 +359,19 @@ def _read_arrays(content: bytes, path: Path) -> dict[str, Any]:
                     continue
                 array = arrays[key]
                 if not isinstance(array, np.ndarray):
-                    raise ValueError(f"{key} is no array")
+                    raise ValueError(f"{key} is not an array")
                 kinds, axes = ("US", 1) if key == "tokens" else ("fiu", 3 if key == "matrices" else 1)
                 if array.dtype.kind not in kinds or array.ndim != axes:
                     wanted = "text" if key == "tokens" else "numbers"
                     raise ValueError(f"{key} must be {wanted} with {axes} axes, not {array.dtype} {array.shape}")
-                found[key] = array.astype(str if key == "tokens" else np.float64).tolist()
+                fields[key] = array.astype(str if key == "tokens" else np.float64).tolist()
     except UnicodeDecodeError:
         raise ValueError(f"{path}: tokens must be text: found non-ASCII bytes") from None
     except Exception as error:  # of the archive, or of headers, which are parsed as Python and raise almost anything
         problem = without_advice(error) if isinstance(error, ValueError) else str(error) or type(error).__name__
         raise ValueError(f"{path}: not an NPZ file of matrices: {problem}") from None
-    if "matrices" not in found:
+    if "matrices" not in fields:
         raise ValueError(f"{path}: there is no array named matrices")
     check_keys(names, KEYS, str(path))
-    check(found, SHAPE, str(path))  # a run keeps it as JSON, and must be able to read it again
-    return found
+    check(fields, SHAPE, str(path))  # a run keeps it as JSON, and must be able to read it again
+    return fields

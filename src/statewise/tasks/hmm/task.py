@@ -19,7 +19,7 @@ from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import counted, cut, short
 from statewise.runtime.progress import announced
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import SPACED, Believed, HasBaselines, Kept, Prefixes, Task, Vocab, kept_json
+from statewise.tasks.base import Believed, HasBaselines, Kept, Prefixes, SpacedText, Vocab, kept_json
 from statewise.tasks.hmm.beliefs import Finite, TooMany, entropies, finite, levels
 from statewise.tasks.hmm.process import Process, coordinates
 from statewise.tasks.hmm.sources import SHAPE, as_factor, as_json, process, read_matrices
@@ -66,15 +66,14 @@ class HmmConfig:
         bounded(self, "data_seed", prefix="task.", at_least=0)
 
 
-class Hmm(Task, Believed, Automaton, HasBaselines):
-    """As text: token names separated by spaces.
+class Hmm(SpacedText, Believed, Automaton, HasBaselines):
+    """The text of a sequence is its token names, separated by spaces.
 
     As an automaton its states are pairs of a belief and the number of tokens read, if the beliefs are finitely many.
     """
 
     Config = HmmConfig
     view = "belief"
-    text_format = SPACED
     config: HmmConfig
     decoded = False
     drawn_at_once = 1024
@@ -127,7 +126,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     # Sequences
 
     def training(self) -> None:
-        """None: every batch has fresh sequences."""
+        """Returns None: every batch has fresh sequences."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n sequences."""
@@ -164,15 +163,11 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         if all(self.simplex_factors):
             anywhere = np.full((1, self.process.states), 1 / self.process.states)
             for place, token in enumerate(row[: self.context]):  # longer ones are refused by length
-                anywhere, given = self.process.update(anywhere, np.array([token]))
-                if not given[0]:
+                anywhere, probability = self.process.update(anywhere, np.array([token]))
+                if not probability[0]:
                     name, before = self.vocab.symbols[token], cut(self.decode(row[:place])) or "anything"
                     raise ValueError(f"token {place + 1}, {name!r}, has probability 0 after {before}")
         return row
-
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Token names separated by spaces."""
-        return " ".join(self.vocab.decode(tokens))
 
     def read(self, path: Path) -> Examples:
         """Sequences, one per line, of any length within the task's. Raises `ValueError` with the line for tokens that
@@ -188,8 +183,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
 
     def _impossible(self, row: np.ndarray) -> str:
         """The token of a sequence that has probability 0; empty if the sequence is possible."""
-        given = np.atleast_1d(self._given(Examples.of([row], [0]))[0])
-        bad = np.flatnonzero(~(given > 0))
+        probabilities = np.atleast_1d(self._given(Examples.of([row], [0]))[0])
+        bad = np.flatnonzero(~(probabilities > 0))
         if not len(bad):
             return ""
         if self.config.bos and not bad[0]:
@@ -203,19 +198,19 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         """(n, T, S) the joint belief after each position, NaN where it is not possible, and (n, T) the probability of
         each token given those before; of <bos> 1."""
         n, T = examples.tokens.shape
-        found, given = np.empty((n, T, self.process.states)), np.ones((n, T))
+        beliefs, probabilities = np.empty((n, T, self.process.states)), np.ones((n, T))
         now = np.tile(self.process.start, (n, 1))
         for place in range(T):
             column = examples.tokens[:, place]
             if place == 0 and self.config.bos:
                 now = np.where((column == self.process.vocabulary)[:, None], now, np.nan)
-                given[:, 0] = column == self.process.vocabulary
+                probabilities[:, 0] = column == self.process.vocabulary
             else:
                 known = column < self.process.vocabulary
-                now, given[:, place] = self.process.update(now, np.where(known, column, 0))
-                now[~known], given[~known, place] = np.nan, 0
-            found[:, place] = now
-        return found, np.nan_to_num(given)
+                now, probabilities[:, place] = self.process.update(now, np.where(known, column, 0))
+                now[~known], probabilities[~known, place] = np.nan, 0
+            beliefs[:, place] = now
+        return beliefs, np.nan_to_num(probabilities)
 
     def _blocks(self, examples: Examples) -> list[slice]:
         size = max(1, ROWS_AT_ONCE // (examples.tokens.shape[1] * max(self.process.states, self.process.vocabulary)))
@@ -248,7 +243,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         tokens' matrices."""
         possible, _ = self._walk(examples)
         prior = self.process.start[None]
-        change, found = np.zeros((len(examples), self.process.states)), np.empty(possible.shape)
+        change, beliefs = np.zeros((len(examples), self.process.states)), np.empty(possible.shape)
         for place in range(examples.tokens.shape[1]):
             if place or not self.config.bos:
                 column = examples.tokens[:, place]
@@ -257,39 +252,39 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
                 )
                 prior = self.process.drift(prior)
                 change = self.process.drift(change) + alone - prior
-            found[:, place] = prior + change
-        found[np.isnan(possible)] = np.nan
-        return found
+            beliefs[:, place] = prior + change
+        beliefs[np.isnan(possible)] = np.nan
+        return beliefs
 
     @override
     def next_tokens(self, examples: Examples) -> np.ndarray:
         """<bos> has probability 0."""
         n, T = examples.tokens.shape
-        found = np.zeros((n, T, len(self.vocab)))
+        probabilities = np.zeros((n, T, len(self.vocab)))
         for rows in self._blocks(examples):
             joint, _ = self._walk(examples[rows])
-            given = self._next(joint.reshape(-1, joint.shape[-1]))
-            found[rows, :, : self.process.vocabulary] = given.reshape(*joint.shape[:2], -1)
-        return found
+            shares = self._next(joint.reshape(-1, joint.shape[-1]))
+            probabilities[rows, :, : self.process.vocabulary] = shares.reshape(*joint.shape[:2], -1)
+        return probabilities
 
     def _next(self, beliefs: np.ndarray) -> np.ndarray:
         """(n, V): next-token probabilities; NaN where the belief is NaN."""
         impossible = np.isnan(beliefs).any(1)
-        given = self.process.probabilities(np.where(impossible[:, None], self.process.start, beliefs))
-        given[impossible] = np.nan
-        return given
+        probabilities = self.process.probabilities(np.where(impossible[:, None], self.process.start, beliefs))
+        probabilities[impossible] = np.nan
+        return probabilities
 
     @override
     def prefixes(self, most: int, seed: int, longest: int | None = None) -> Prefixes:
         words, weights, length = np.zeros((1, 0), np.int64), np.ones(1), longest or self.config.length
         now = self.process.start[None]
         while words.shape[1] < length:
-            given = self.process.probabilities(now)
-            if np.count_nonzero(given) > most:
+            probabilities = self.process.probabilities(now)
+            if np.count_nonzero(probabilities) > most:
                 break
-            rows, tokens = np.nonzero(given)
+            rows, tokens = np.nonzero(probabilities)
             words = np.concatenate([words[rows], tokens[:, None]], axis=1)
-            weights = weights[rows] * given[rows, tokens]
+            weights = weights[rows] * probabilities[rows, tokens]
             now, _ = self.process.update(now[rows], tokens)
         exact = 2 * words.shape[1] >= length
         if not exact:
@@ -334,20 +329,20 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     @staticmethod
     def _entropies(process: Process, length: int) -> tuple[np.ndarray, bool]:
         """(length,): the mean entropy of the next token after 0, 1, ... tokens, and whether it is exact."""
-        found: list[float] = []
+        by_length: list[float] = []
         try:
             for level in announced(levels(process, length - 1, DISTINCT), "tokens of the floor", length):
-                found.append(level.entropy)
-            return np.array(found), True
+                by_length.append(level.entropy)
+            return np.array(by_length), True
         except TooMany:  # from here on estimated
             n = max(16, min(SAMPLED, ROWS_AT_ONCE // length))
             words = process.draw(np.random.default_rng([4, length]), n, length)
             now = np.tile(process.start, (n, 1))
             for place in announced(range(length), "tokens of the floor", length):
-                if place >= len(found):
-                    found.append(float(entropies(process.probabilities(now)).mean()))
+                if place >= len(by_length):
+                    by_length.append(float(entropies(process.probabilities(now)).mean()))
                 now, _ = process.update(now, words[:, place])
-            return np.array(found), False
+            return np.array(by_length), False
 
     @override
     def floors(self) -> np.ndarray:
@@ -366,26 +361,26 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         prediction of the same tokens; `position_1_excess`, ...: the same at each token of the process."""
         above = np.where(scored, nats + np.log(np.where(scored, self._given(examples), 1.0)), 0.0)
         floors, counts = self.floors()[: nats.shape[1]], scored.sum(0)
-        found = {"floor": float(floors @ counts / counts.sum()), "excess": float(above.sum() / counts.sum())}
+        metrics = {"floor": float(floors @ counts / counts.sum()), "excess": float(above.sum() / counts.sum())}
         for place in np.flatnonzero(counts):
-            found[f"position_{place + 1 - self.config.bos}_excess"] = float(above[:, place].sum() / counts[place])
-        return found
+            metrics[f"position_{place + 1 - self.config.bos}_excess"] = float(above[:, place].sum() / counts[place])
+        return metrics
 
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
         """`exact belief`: the best prediction, from the belief; `no context`: the same distribution for every token."""
         first = 1  # the first token of a row is never scored
         targets = examples.tokens[:, first:]
         scored = np.arange(first, examples.tokens.shape[1]) < examples.lengths[:, None]
-        given = self.next_tokens(examples)[:, :-1]
+        probabilities = self.next_tokens(examples)[:, :-1]
         alone = np.broadcast_to(self._next(self.process.start[None])[0], (*targets.shape, self.process.vocabulary))
-        found = {}
-        for name, shares in (("exact belief", given), ("no context", alone)):
+        metrics = {}
+        for name, shares in (("exact belief", probabilities), ("no context", alone)):
             own = np.take_along_axis(shares, targets[..., None], axis=2)[..., 0][scored]
             right = shares.argmax(2)[scored] == targets[scored]
             with np.errstate(divide="ignore"):
                 loss = float(-np.log(own).mean())
-            found[name] = {"loss": loss, "token_accuracy": float(right.mean())}
-        return found
+            metrics[name] = {"loss": loss, "token_accuracy": float(right.mean())}
+        return metrics
 
     # World and automaton
 
@@ -408,22 +403,22 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         """(n, T): the number of the belief after each position, if the process has finitely many; else -1."""
         if self._finite is None:
             return np.full(examples.tokens.shape, -1)
-        found = self._numbers(examples.tokens)[:, 1:]
-        return np.where(np.arange(found.shape[1]) < examples.lengths[:, None], found, -1)
+        numbers = self._numbers(examples.tokens)[:, 1:]
+        return np.where(np.arange(numbers.shape[1]) < examples.lengths[:, None], numbers, -1)
 
     def _numbers(self, tokens: np.ndarray) -> np.ndarray:
         """(n, 1 + t): the number of the belief before `tokens` (n, t) and after each of them, -1 after impossible
         ones."""
         states, now = self._states, np.zeros(len(tokens), np.int64)
-        found = [now]
+        numbers = [now]
         for place, column in enumerate(tokens.T):
             if place == 0 and self.config.bos:
                 now = np.where(column == self.process.vocabulary, now, -1)
             else:
                 known = (now >= 0) & (column < self.process.vocabulary)
                 now = np.where(known, states.after[now, np.where(known, column, 0)], -1)
-            found.append(now)
-        return np.stack(found, axis=1)
+            numbers.append(now)
+        return np.stack(numbers, axis=1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
         """The tokens of positive probability; none at the end."""
@@ -453,14 +448,14 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
 
     @override
     def allowed(self, states: np.ndarray) -> np.ndarray:
-        found = np.zeros((len(states), len(self.vocab)), bool)
+        allowed = np.zeros((len(states), len(self.vocab)), bool)
         belief, read = states.T
         inside = (belief >= 0) & (read < self.context)
         opens = inside & (read == 0) & self.config.bos
-        found[:, : self.process.vocabulary] = (inside & ~opens)[:, None] & (self._states.next_tokens[belief] > 0)
+        allowed[:, : self.process.vocabulary] = (inside & ~opens)[:, None] & (self._states.next_tokens[belief] > 0)
         if self.config.bos:
-            found[:, -1] = opens
-        return found
+            allowed[:, -1] = opens
+        return allowed
 
     @override
     def tokens_left(self, states: np.ndarray) -> np.ndarray:

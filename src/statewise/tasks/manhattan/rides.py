@@ -86,8 +86,8 @@ def _in_traffic(
         shortest = 0.01 * streets.street_length  # a loop takes time too
         lengths = np.maximum(np.hypot(*(streets.coordinates[end] - streets.coordinates[begin]).T), shortest)
     times = lengths * np.exp(noise * rng.standard_normal(len(begin)))
-    taken = np.full(streets.neighbour.shape, np.inf)
-    taken[begin, number] = times
+    minutes = np.full(streets.neighbour.shape, np.inf)
+    minutes[begin, number] = times
     goals, which = np.unique(pairs[:, 1], return_inverse=True)
     left = streets.travel_times(times, goals)
 
@@ -101,7 +101,7 @@ def _in_traffic(
         if not len(rides) or step == most_moves:
             break
         ahead = streets.neighbour[at]
-        heading = (taken[at] + left[which[rides][:, None], ahead]).argmin(axis=1)
+        heading = (minutes[at] + left[which[rides][:, None], ahead]).argmin(axis=1)
         turns[rides, step] = heading
         at = ahead[np.arange(len(at)), heading]
     long = np.flatnonzero(moves > most_moves)
@@ -125,9 +125,9 @@ def draw_prefixes(
     drawn again, at most `TRIES` times, if a walk reaches a crossing without incoming streets or would begin at its
     destination, or if both prefixes are equal. Raises `ValueError` if no pair could be drawn.
     """
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    prefixes: list[tuple[np.ndarray, np.ndarray]] = []
     for _ in range(TRIES):
-        missing = n - len(found)
+        missing = n - len(prefixes)
         if not missing:
             break
         states = [_states(streets, rng, missing, most_apart) for _ in range(1 if same_state else 2)]
@@ -137,20 +137,20 @@ def draw_prefixes(
         first, second = (_backwards(streets, rng, pair, moves) for pair in (states[0], states[-1]))
         differ = (first != second if same_state else states[0] != states[1]).any(axis=1)
         whole = (most >= 1) & (first[:, 0] >= 0) & (second[:, 0] >= 0) & differ
-        found += [(first[row, : moves[row] + 2], second[row, : moves[row] + 2]) for row in np.flatnonzero(whole)]
-    if not found:
+        prefixes += [(first[row, : moves[row] + 2], second[row, : moves[row] + 2]) for row in np.flatnonzero(whole)]
+    if not prefixes:
         raise ValueError("no pair of prefixes could be drawn: the map, or task.max_moves, is too small")
-    return found
+    return prefixes
 
 
 def _states(streets: StreetMap, rng: np.random.Generator, n: int, most_apart: int) -> np.ndarray:
     """(n, 2): crossings and destinations, 1 to `most_apart` moves apart."""
-    found = np.empty((0, 2), np.int64)
-    while len(found) < n:
+    states = np.empty((0, 2), np.int64)
+    while len(states) < n:
         drawn = rng.integers(len(streets), size=(2 * n + 64, 2))
         moves = streets.moves[drawn[:, 1], drawn[:, 0]]
-        found = np.concatenate([found, drawn[(moves >= 1) & (moves <= most_apart)]])
-    return found[:n]
+        states = np.concatenate([states, drawn[(moves >= 1) & (moves <= most_apart)]])
+    return states[:n]
 
 
 def _backwards(streets: StreetMap, rng: np.random.Generator, states: np.ndarray, moves: np.ndarray) -> np.ndarray:

@@ -18,9 +18,8 @@ from typing_extensions import override
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import SPACED, Kept, Task, Vocab
+from statewise.tasks.base import Kept, SpacedText, Vocab
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
-from statewise.tasks.manhattan.map_files import as_files, of_files, read_map
 from statewise.tasks.manhattan.rides import (
     ILLEGAL_TURN,
     VALID,
@@ -31,7 +30,7 @@ from statewise.tasks.manhattan.rides import (
     draw_prefixes,
     draw_rides,
 )
-from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, grid_city
+from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, as_files, grid_city, of_files, read_map
 from statewise.tasks.own_files.lines import Problems, read_lines
 
 LONGEST_RIDE = 128
@@ -88,11 +87,10 @@ class ManhattanConfig:
             )
 
 
-class Manhattan(Task, Automaton):
+class Manhattan(SpacedText, Automaton):
     """Rides through a city. A state is where the ride is and its destination; N is "arrived"."""
 
     Config = ManhattanConfig
-    text_format = SPACED
 
     def __init__(self, config: ManhattanConfig, kept: Kept | None = None) -> None:
         check_tokens("task.held_out_rides", config.held_out_rides, config.held_out_moves + 3)
@@ -121,7 +119,7 @@ class Manhattan(Task, Automaton):
     # Drawing rides
 
     def training(self) -> None:
-        """None: every batch has fresh rides."""
+        """Returns None: every batch has fresh rides."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n training rides, or rows packed with them; none has a held-out pair."""
@@ -160,13 +158,13 @@ class Manhattan(Task, Automaton):
             moves = self.streets.moves[drawn[:, 1], drawn[:, 0]]
             return drawn[(moves >= 1) & (moves <= most_moves) & (self._is_held_out(drawn) == held_out)]
 
-        found = collect(draw, n, width=2, different=held_out)
-        if len(found) < n and not (held_out and len(found)):
+        ends = collect(draw, n, width=2, different=held_out)
+        if len(ends) < n and not (held_out and len(ends)):
             raise ValueError(
                 f"the map has no pair of crossings at most {most_moves} moves apart "
                 f"{'to hold out' if held_out else 'to train on'}: choose a larger map"
             )
-        return found
+        return ends
 
     def _is_held_out(self, pairs: np.ndarray) -> np.ndarray:
         """(n,) bool: whether the hash of a pair selects it."""
@@ -188,14 +186,6 @@ class Manhattan(Task, Automaton):
         return Examples(tokens, moves + 3, np.full(len(pairs), 2))
 
     # Text and files
-
-    def encode(self, text: str) -> np.ndarray:
-        """Token ids of words separated by spaces."""
-        return self.vocab.encode(text.split())
-
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Words separated by spaces."""
-        return " ".join(self.vocab.decode(tokens))
 
     @override
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -361,10 +351,10 @@ class Manhattan(Task, Automaton):
     def allowed(self, states: np.ndarray) -> np.ndarray:
         at, goal = states.T
         riding = (at >= 0) & (at < self.N)
-        found = np.zeros((len(states), len(self.vocab)), bool)
-        found[:, self.N : self.end] = riding[:, None] & (self.streets.neighbour[np.where(riding, at, 0)] >= 0)
-        found[:, self.N + len(HEADINGS)] = riding & (at == goal)
-        return found
+        allowed = np.zeros((len(states), len(self.vocab)), bool)
+        allowed[:, self.N : self.end] = riding[:, None] & (self.streets.neighbour[np.where(riding, at, 0)] >= 0)
+        allowed[:, self.N + len(HEADINGS)] = riding & (at == goal)
+        return allowed
 
     @override
     def tokens_left(self, states: np.ndarray) -> np.ndarray:

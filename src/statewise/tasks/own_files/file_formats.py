@@ -85,7 +85,7 @@ def _without_order_mark(beginning: bytes) -> bool:
 
 
 def _binary(*magic: bytes, at: int = 0) -> Callable[[bytes], bool]:
-    """As `_starts`, for `magic` of letters: bytes that no text has must follow."""
+    """Whether the content starts with the letters `magic`, followed by bytes that no text has."""
     return lambda beginning: (
         _starts(*magic, at=at)(beginning) and re.search(rb"[\x00-\x08\x0e-\x1f]", beginning) is not None
     )

@@ -58,12 +58,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
     Raises `ValueError` as `raw_lines` does, or if every line is blank.
     """
-    found = False
+    any_line = False
     for number, line in raw_lines(path):
         if line.strip():
-            found = True
+            any_line = True
             yield number, line.rstrip("\r\n")
-    if not found:
+    if not any_line:
         raise ValueError(f"{path}: the file is empty")
 
 

@@ -195,7 +195,7 @@ def _text(text: str, layout: SequenceFile, prompted: bool) -> Line:
 
 def _json(path: Path, layout: SequenceFile) -> Parsed:
     kinds: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
-    found: list[tuple[int, Any]] = []
+    records: list[tuple[int, Any]] = []
     problems = Problems(path)
     for number, line in read_lines(path):
         try:
@@ -207,25 +207,25 @@ def _json(path: Path, layout: SequenceFile) -> Parsed:
             problems.add(number, "must be a JSON object, list or string")
         elif value == {}:
             problems.add(number, "an object without a key")
-        elif found and type(value) is not type(found[0][1]):
-            first, kind = kinds[type(found[0][1])], kinds[type(value)]
+        elif records and type(value) is not type(records[0][1]):
+            first, kind = kinds[type(records[0][1])], kinds[type(value)]
             problems.add(number, f"{kind}, but the first line is {first}: all must be alike")
         else:
-            found.append((number, value))
+            records.append((number, value))
     problems.raise_if_any()
-    first = found[0][1]
+    first = records[0][1]
     how = f"JSON lines, each {kinds[type(first)]}"
     if isinstance(first, str):
-        return Parsed(_of_texts(path, found, layout), how, [])
+        return Parsed(_of_texts(path, records, layout), how, [])
     if isinstance(first, dict):
         name = layout.prompt_column or "prompt"
-        asked = layout.group is None and layout.column is None and "target" in first and name not in first
-        for number in [number for number, value in found if name in value] if asked else []:
+        by_target = layout.group is None and layout.column is None and "target" in first and name not in first
+        for number in [number for number, value in records if name in value] if by_target else []:
             problems.add(number, f"it has {name!r}, which the first object lacks: give it to all, or to none")
         problems.raise_if_any()
-        return _of_records(path, list(first), iter(found), layout, how)
+        return _of_records(path, list(first), iter(records), layout, how)
     parsed: list[tuple[int, Line]] = []
-    for number, value in found:
+    for number, value in records:
         try:
             parsed.append((number, ((), _nonempty(_symbols(value, "the line", layout)))))
         except ValueError as error:
@@ -285,12 +285,12 @@ def _of_records(
         for number, record in records:
             try:
                 answer = _symbols(_cell(record, target), repr(target), layout)
-                given = () if prompt is None else _symbols(_cell(record, prompt), repr(prompt), layout)
-                _nonempty((*given, *answer))
+                prompt_symbols = () if prompt is None else _symbols(_cell(record, prompt), repr(prompt), layout)
+                _nonempty((*prompt_symbols, *answer))
             except ValueError as error:
                 problems.add(number, str(error))
                 continue
-            parsed.append((number, (given, answer)))
+            parsed.append((number, (prompt_symbols, answer)))
         how += f", column {target!r}" + ("" if prompt is None else f" after {prompt!r}")
     problems.raise_if_any()
     if not parsed:
@@ -311,7 +311,7 @@ def _chosen(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
 
 
 def _found(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
-    """As `_chosen`, whether or not a column occurs twice."""
+    """The result of `_chosen`, whether or not a column occurs twice."""
     if layout.column is not None:
         return layout.prompt_column, layout.column
     if layout.group is None and "target" in columns and (layout.prompt_column or "prompt") in columns:
@@ -346,10 +346,10 @@ def _cases(
             case, symbol = (_name(_cell(record, name), name) for name in (layout.group, column))
             at: Any = 0
             if layout.order is not None:
-                at, found = _moment(_cell(record, layout.order), layout.order)
-                kind = kind or (found, number)
-                if found != kind[0]:
-                    raise ValueError(f"column {layout.order!r} is {found}, but {kind[0]} in line {kind[1]}")
+                at, moment = _moment(_cell(record, layout.order), layout.order)
+                kind = kind or (moment, number)
+                if moment != kind[0]:
+                    raise ValueError(f"column {layout.order!r} is {moment}, but {kind[0]} in line {kind[1]}")
         except ValueError as error:
             problems.add(number, str(error))
             continue

@@ -75,14 +75,14 @@ def warnings(
 ) -> list[str]:
     """Signs that a file was misread, each with its remedy; `columns` as in `Parsed`."""
     counts = _counts(training, len(symbols)) + _counts(held_out, len(symbols))
-    found = _misread(symbols, training, held_out, layout, columns, counts)
+    notes = _misread(symbols, training, held_out, layout, columns, counts)
     missing = [token for token, symbol in enumerate(symbols) if symbol in MISSING and counts[token]] if columns else []
     if not missing:
-        return found
+        return notes
     number, names = counts[missing].sum(), " or ".join(repr(symbols[token]) for token in missing)
     stand = "stands for a missing value: if it does" if len(missing) == 1 else "stand for missing values: if they do"
     are = "symbol is" if number == 1 else "symbols are"
-    return [f"{number:,} {are} {names}, which often {stand}, remove these rows", *found]
+    return [f"{number:,} {are} {names}, which often {stand}, remove these rows", *notes]
 
 
 def _misread(
@@ -104,8 +104,8 @@ def _misread(
 
     single = bool((training.lengths <= 2).all() and (held_out.lengths <= 2).all())
     if layout.group is not None:
-        found = [f"every case has one event: does column {layout.group!r} name the case? Set --task.group"] * single
-        return found + _rare(symbols, counts, columns)
+        notes = [f"every case has one event: does column {layout.group!r} name the case? Set --task.group"] * single
+        return notes + _rare(symbols, counts, columns)
     if all((part.lengths - part.prompt_lengths == 1).all() for part in (training, held_out)):
         mend = "is the column of targets empty?"
         if not columns:
@@ -393,10 +393,10 @@ class Sequences(Task, HasBaselines):
 
     @override
     def continuation(self, before: str | Sequence[int] | np.ndarray, tokens: Sequence[int] | np.ndarray) -> str:
-        """From the first symbol on that contains the separator, and after a prompt that is a JSON list, symbols are
-        a JSON list."""
+        """The text is symbols with separators; from the first symbol on that contains the separator, and after a prompt
+        that is a JSON list, it is a JSON list."""
         written = before if isinstance(before, str) else self.decode(before)
-        given = self.vocab.decode(self.encode(before) if isinstance(before, str) else before)
+        prompt = self.vocab.decode(self.encode(before) if isinstance(before, str) else before)
         symbols = self.vocab.decode(tokens)
         lists = None if self._known(written) else self._lists(written)
         if not symbols:
@@ -407,7 +407,7 @@ class Sequences(Task, HasBaselines):
             line = self.config.join([*symbols[:count], *rest])
             for joint in (self.config.join(["", ""]), "") if written else ("",):
                 try:
-                    if self._symbols(f"{written}{joint}{line}") == [*given, *symbols]:
+                    if self._symbols(f"{written}{joint}{line}") == [*prompt, *symbols]:
                         return f"{joint}{line}"
                 except ValueError:
                     continue
@@ -420,8 +420,8 @@ class Sequences(Task, HasBaselines):
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`symbol_accuracy` and `end_accuracy`: the token accuracy where the true token is a symbol, and the end."""
         scored = chosen >= 0
-        found = accuracies(examples.tokens[scored], chosen[scored], self.end)
-        return {name: value for name, value in found.items() if name != "token_accuracy"}
+        metrics = accuracies(examples.tokens[scored], chosen[scored], self.end)
+        return {name: value for name, value in metrics.items() if name != "token_accuracy"}
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
         """`exact_match`: the answer and nothing else, end symbol included."""
@@ -445,12 +445,12 @@ def _json_lists(text: str) -> list[list[str]] | None:
     lists: list[list[str]] = []
     while text := text.strip():
         try:
-            found, end = json.JSONDecoder().raw_decode(text)
+            value, end = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             return None
-        if not isinstance(found, list) or not all(isinstance(symbol, (str, int)) for symbol in found):
+        if not isinstance(value, list) or not all(isinstance(symbol, (str, int)) for symbol in value):
             return None
-        lists.append([str(symbol) for symbol in found])
+        lists.append([str(symbol) for symbol in value])
         text = text[end:]
     return lists
 

@@ -49,10 +49,10 @@ class Table:
 
 def parse_table(content: bytes, where: str) -> Table:
     """The table of a file named `where`. Raises `ValueError` , naming it, for anything that is not an automaton."""
-    found = parse_json(content, SHAPE, where)
-    check_keys(found, KEYS, where)
+    fields = parse_json(content, SHAPE, where)
+    check_keys(fields, KEYS, where)
     try:
-        return _checked(found)
+        return _checked(fields)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
@@ -77,12 +77,12 @@ def _checked(content: dict[str, Any]) -> Table:
             raise ValueError(f"{key} must have a row of {shape[1]} tokens for each of {shape[0]} states")
     after = np.full(shape, -1, np.int64)
     for (state, row), (token, name) in itertools.product(enumerate(content["next"]), enumerate(tokens)):
-        found = row[token]
-        if found is not None and found not in numbers:
+        next_state = row[token]
+        if next_state is not None and next_state not in numbers:
             raise ValueError(
-                f"next: after state {states[state]} and token {name} comes {short(found)}, which is not a state"
+                f"next: after state {states[state]} and token {name} comes {short(next_state)}, which is not a state"
             )
-        after[state, token] = -1 if found is None else numbers[found]
+        after[state, token] = -1 if next_state is None else numbers[next_state]
     start = content.get("start", states[0])
     if start not in numbers:
         raise ValueError(f"start: {short(start)} is not a state")

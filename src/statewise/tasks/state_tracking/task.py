@@ -21,7 +21,7 @@ from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import short
 from statewise.tasks.automaton import Automaton, Pairs
-from statewise.tasks.base import SPACED, Kept, Task, Vocab, kept_text
+from statewise.tasks.base import Kept, SpacedText, Vocab, kept_text
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.own_files.lines import read_rows, read_whole
 from statewise.tasks.state_tracking.automata import PRESETS, Process, flip_flop, of_table, parse_table
@@ -73,11 +73,10 @@ class StateTrackingConfig:
             raise ValueError(f"task.longest {self.longest} is below task.length {self.length}")
 
 
-class StateTracking(Task, Automaton):
-    """As text: symbols separated by spaces, such as `1 0 1 = s0 1 = s1`."""
+class StateTracking(SpacedText, Automaton):
+    """The text of a sequence is its symbols, separated by spaces, such as `1 0 1 = s0 1 = s1`."""
 
     Config = StateTrackingConfig
-    text_format = SPACED
     every_choice_scored = False  # only answers are
     decoded = False  # answers are between other tokens, so evaluation is teacher-forced
     drawn_at_once = 512  # a draw takes a step per token, however few the sequences
@@ -137,7 +136,7 @@ class StateTracking(Task, Automaton):
     # Drawing
 
     def training(self) -> None:
-        """None: every batch has fresh sequences."""
+        """Returns None: every batch has fresh sequences."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n training sequences, never held-out ones."""
@@ -232,14 +231,6 @@ class StateTracking(Task, Automaton):
 
     # Text and files
 
-    def encode(self, text: str) -> np.ndarray:
-        """Token ids of symbols separated by spaces."""
-        return self.vocab.encode(text.split())
-
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Symbols separated by spaces."""
-        return " ".join(self.vocab.decode(tokens))
-
     def read(self, path: Path) -> Examples:
         """Whole sequences, one per line, from the automaton's start. Raises `ValueError` with the line for an illegal
         symbol or a wrong answer, and where nothing is asked."""
@@ -265,11 +256,11 @@ class StateTracking(Task, Automaton):
     def _states(self, tokens: np.ndarray) -> np.ndarray:
         """(n, T + 1): the process's state before and after each of the tokens (n, T), -1 from the first illegal one
         on."""
-        found = np.empty((len(tokens), tokens.shape[1] + 1), np.int64)
-        found[:, 0] = self.process.start
+        states = np.empty((len(tokens), tokens.shape[1] + 1), np.int64)
+        states[:, 0] = self.process.start
         for place, column in enumerate(tokens.T):
-            found[:, place + 1] = self._step(found[:, place], column)
-        return found
+            states[:, place + 1] = self._step(states[:, place], column)
+        return states
 
     def _step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         return np.where(states >= 0, self.process.next[states, tokens], -1)
@@ -288,13 +279,13 @@ class StateTracking(Task, Automaton):
         all answers right. Of several lengths with equally many sequences, accuracies of each (`accuracy_length_512`),
         and `length_kept`, the greatest of them up to which all are at least 0.9, of flip-flop 0.999; 0 if that of the
         shortest is not."""
-        asked = chosen >= 0
-        right = asked & (chosen == examples.tokens)
+        scored = chosen >= 0
+        right = scored & (chosen == examples.tokens)
 
         def accuracy(rows: np.ndarray | slice) -> float:
-            return float(right[rows].sum() / max(asked[rows].sum(), 1))
+            return float(right[rows].sum() / max(scored[rows].sum(), 1))
 
-        overall, answers = accuracy(slice(None)), np.bincount(examples.tokens[asked])
+        overall, answers = accuracy(slice(None)), np.bincount(examples.tokens[scored])
         chance = float(answers.max(initial=0) / max(answers.sum(), 1))
         lengths, counts = np.unique(examples.lengths, return_counts=True)
         several = lengths.tolist() if len(lengths) > 1 and len(set(counts.tolist())) == 1 else []
@@ -304,7 +295,7 @@ class StateTracking(Task, Automaton):
             "accuracy": overall,
             "glitch_rate": 1 - overall,
             "scaled_accuracy": (overall - chance) / (1 - chance) if chance < 1 else 0.0,
-            "sequence_accuracy": float((right == asked).all(axis=1).mean()),
+            "sequence_accuracy": float((right == scored).all(axis=1).mean()),
             **{f"accuracy_length_{length}": share for length, share in by_length.items()},
             **({"length_kept": int(kept[-1] if kept else 0)} if several else {}),
         }
@@ -339,7 +330,7 @@ class StateTracking(Task, Automaton):
 
     @override
     def tokens_left(self, states: np.ndarray) -> np.ndarray:
-        """With reveals a sequence is cut from an unending one, so each state may be its last."""
+        """With reveals, a sequence is cut from an unending one, so each state may be its last."""
         state = states[:, 0]
         if not self.process.ends:
             return np.where(state >= 0, 0, -1)
@@ -350,12 +341,12 @@ class StateTracking(Task, Automaton):
     def _distances(self) -> np.ndarray:
         """(S,): fewest symbols to the end."""
         after = self.process.next
-        found = np.where((after >= 0).any(axis=1), -1, 0)
+        distances = np.where((after >= 0).any(axis=1), -1, 0)
         distance = 0
-        while (reached := ((after >= 0) & (found[after] == distance)).any(axis=1) & (found < 0)).any():
+        while (reached := ((after >= 0) & (distances[after] == distance)).any(axis=1) & (distances < 0)).any():
             distance += 1
-            found[reached] = distance
-        return found
+            distances[reached] = distance
+        return distances
 
     @override
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:

@@ -76,12 +76,12 @@ class BPE:
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of each text, in the smallest type that holds them."""
         kind = np.uint16 if len(self.symbols) <= 2**16 else np.uint32
-        found: list[np.ndarray] = []
+        encodings: list[np.ndarray] = []
         for first in range(0, len(texts), BLOCK):
             with failing_as(self._failing):
                 block = self._tokenizer.encode_batch_fast(texts[first : first + BLOCK], add_special_tokens=False)
-            found += [np.array(encoding.ids, kind) for encoding in block]
-        return found
+            encodings += [np.array(encoding.ids, kind) for encoding in block]
+        return encodings
 
     def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text; a special token written out in it is ordinary text."""
@@ -129,10 +129,10 @@ class BPE:
         except ValueError as error:
             raise ValueError(f"{self._source}: {error}") from None
         (tokens,) = self.encode_documents([PROBE])
-        wanted, found = b"".join(spellings[token] for token in tokens).decode(), self.decode(tokens)
-        if found != wanted:
+        wanted, decoded = b"".join(spellings[token] for token in tokens).decode(), self.decode(tokens)
+        if decoded != wanted:
             raise ValueError(
-                f"{self._source}: this tokenizer decodes the tokens of {wanted!r} to {short(found)}: give it the "
+                f"{self._source}: this tokenizer decodes the tokens of {wanted!r} to {short(decoded)}: give it the "
                 'decoder {"type": "ByteLevel"}'
             )
 

@@ -356,8 +356,8 @@ class Stories(RunningText, Infilling, Task):
         lengths = np.array([len(row) for row in fitting], np.int64)
         end = np.array([self.bpe.end], fitting[0].dtype)
         tokens = np.concatenate([part for row in fitting for part in (row, end)])
-        found = TokenizedStories(tokens, np.cumsum(lengths + 1) - lengths - 1, lengths)
-        return found, [len(row) for row in rows]
+        tokenized = TokenizedStories(tokens, np.cumsum(lengths + 1) - lengths - 1, lengths)
+        return tokenized, [len(row) for row in rows]
 
     def _tokenize_splits(
         self, training: list[Story], held_out: list[Story]
@@ -378,7 +378,7 @@ class Stories(RunningText, Infilling, Task):
         return self._tokenize_splits(*self._split(read)[:2])
 
     def _known_sources(self) -> list[Source]:
-        """As `_sources`, with the file paths recorded when the run began."""
+        """The result of `_sources`, with the file paths recorded when the run began."""
         if self.config.dataset is not None:
             return self._sources()
         for name in self.sums:
@@ -410,12 +410,12 @@ class Stories(RunningText, Infilling, Task):
 
     def read(self, path: Path) -> Examples:
         """Stories of a file. Those that do not fit the context are dropped, and `notes` say how many."""
-        found = self.read_numbered(path)
-        dropped = sum(one.why != EMPTY for one in found.left_out)
+        numbered = self.read_numbered(path)
+        dropped = sum(one.why != EMPTY for one in numbered.left_out)
         if dropped:
             note = f"{path}: dropped: {dropped:,} of more than {self.context - 2} tokens"
             self.notes = [*self.notes, note]
-        return found.examples
+        return numbered.examples
 
     @override
     def read_numbered(self, path: Path) -> Numbered:
