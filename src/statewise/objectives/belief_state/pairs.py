@@ -523,4 +523,4 @@ def pair_numbers(pairs: Pairs, sampling: Sampling, closed: bool) -> PairNumbers:
             used_pairs += [(part & mask).sum() for part in parts]
     different = [len(np.unique(np.concatenate([[0], *used]))) for used in (used_prefixes, used_suffixes)]
     for_next, for_previous, for_both = used_pairs.tolist()
-    return PairNumbers(*different, for_next + for_previous - for_both, for_next, for_previous)
+    return PairNumbers(different[0], different[1], for_next + for_previous - for_both, for_next, for_previous)
