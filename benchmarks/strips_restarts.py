@@ -15,8 +15,7 @@ import torch
 from timing import Benchmark, parser, ratio
 from torch import Tensor
 
-from statewise.strips.neural.restarts import Restarts
-from statewise.strips.neural.transformer import focal_loss, inconsistency
+from statewise.strips.neural.transformer import Restarts, focal_loss, inconsistency
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 

@@ -4,8 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from statewise.strips.model.candidates import Candidates
-from statewise.strips.model.heads import Heads
+from statewise.strips.model.heads import Candidates, Heads
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 

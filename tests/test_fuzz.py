@@ -21,7 +21,7 @@ from statewise.evaluation.judging.judgements import NEEDED
 from statewise.experiments import seeds
 from statewise.reporting.compare import compare
 from statewise.runtime.ledger import Ledger
-from statewise.strips.model.learned import Learned, write_schemas
+from statewise.strips.model.learned import Learned, write_model
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import Schema
 
@@ -102,7 +102,7 @@ def world(tmp_path_factory):
     did("strips", "traces", "simple", "--num", 8, "--max-length", 5, "--out", at / "traces.csv")
     did("strips", "learn", at / "traces.csv", "--restarts", 1, "--steps", 2, "--out", at / "learned")
     schema = Schema(frozenset({("p", (0,))}), frozenset(), frozenset({("p", (0,))}))
-    write_schemas(at / "lifted", {"go": schema}, ActionModel.of(["p x"], {"go x": (["p x"], [], ["p x"])}), {})
+    write_model(at / "lifted", ActionModel.of(["p x"], {"go x": (["p x"], [], ["p x"])}), {}, schemas={"go": schema})
     with Ledger(at / "judged.jsonl", "judging", {"model": "m"}, NEEDED) as ledger:
         for repeat in (1, 2):
             ledger.add({"story": 1, "first": "a", "repeat": repeat, "verdict": "equal", "answer": "VERDICT: EQUAL"})

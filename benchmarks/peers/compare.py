@@ -35,12 +35,11 @@ from timing import parser
 from statewise.reporting.tables import number, text_table
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.model.lifted_model import LiftedModel
 from statewise.strips.model.model import ActionModel
+from statewise.strips.model.schemas import LiftedModel
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.learning import learn_neural
+from statewise.strips.neural.learning import Settings, learn_neural
 from statewise.strips.neural.lifted import learn_lifted
-from statewise.strips.neural.settings import Settings
 from statewise.strips.rivals.locm import learn_locm
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
 from statewise.strips.trace_data.domains import Domain, domain

@@ -46,7 +46,7 @@ from statewise.strips import (
 from statewise.strips.exact.lifted import ARITY
 from statewise.strips.exact.verdicts import Seen
 from statewise.strips.model.heads import Heads, Judge
-from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.model.schemas import LiftedModel
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
 
 PROTOCOLS: dict[str, dict[str, Any]] = {"early": {}, "paper": {"steps": 100_000, "stall": False}}

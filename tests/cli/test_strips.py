@@ -422,15 +422,15 @@ def test_bad_input_is_answered_in_the_users_words(capsys, folder, monkeypatch, w
 def test_the_report_says_what_was_proven(capsys, folder, tmp_path):
     from schemas_by_hand import BLOCKSWORLD, as_schemas
 
-    from statewise.strips.model.learned import write_schemas
+    from statewise.strips.model.learned import write_model
     from statewise.strips.model.schemas import ground
     from statewise.strips.trace_data.domains import domain
 
     schemas = as_schemas({**BLOCKSWORLD, "putdown": (*BLOCKSWORLD["putdown"][:2], set())})
     right = as_schemas(BLOCKSWORLD)
     actions = domain("blocksworld:3").model.names
-    write_schemas(tmp_path / "right", right, ground(right, actions), {})
-    write_schemas(tmp_path / "wrong", schemas, ground(schemas, actions), {})
+    write_model(tmp_path / "right", ground(right, actions), {}, schemas=right)
+    write_model(tmp_path / "wrong", ground(schemas, actions), {}, schemas=schemas)
     code, out, _ = called(capsys, "verify", tmp_path / "right", "--against", "blocksworld:10", "--drawn-only")
     assert code == 0
     assert "proven for all instances" in out.splitlines()[0]
@@ -446,13 +446,13 @@ def ferry(tmp_path_factory):
     """A lifted model of three ports, and traces of four."""
     from schemas_by_hand import FERRY, as_schemas
 
-    from statewise.strips.model.learned import write_schemas
+    from statewise.strips.model.learned import write_model
     from statewise.strips.model.schemas import ground
     from statewise.strips.trace_data.domains import domain
 
     place = tmp_path_factory.mktemp("ferry")
     schemas = as_schemas(FERRY)
-    write_schemas(place / "lifted", schemas, ground(schemas, domain("ferry:3x2").model.names), {})
+    write_model(place / "lifted", ground(schemas, domain("ferry:3x2").model.names), {}, schemas=schemas)
     (place / "t.csv").write_text(
         "trace_id,action\n0,board c9 l7\n0,sail l7 l8\n0,debark c9 l8\n0,sail l8 l9\n1,sail l8 l9\n"
     )
@@ -560,7 +560,7 @@ def test_goals_by_example_and_goals_of_actions(capsys, folder, ferry):
     assert "valid in the learned model" in out
 
 
-def test_schemas_from_damaged_traces_and_what_is_said_of_them(capsys, tmp_path, monkeypatch):
+def test_schemas_from_noisy_traces_and_what_is_said_of_them(capsys, tmp_path, monkeypatch):
     assert (
         called(
             capsys,
@@ -573,12 +573,12 @@ def test_schemas_from_damaged_traces_and_what_is_said_of_them(capsys, tmp_path, 
             "--noise",
             "0.1",
             "--out",
-            tmp_path / "damaged.csv",
+            tmp_path / "noisy.csv",
         )[0]
         == 0
     )
     monkeypatch.setenv("COLUMNS", "80")
-    words = ("learn", tmp_path / "damaged.csv", "--lifted", "--noise", "auto", "--out", tmp_path / "schemas")
+    words = ("learn", tmp_path / "noisy.csv", "--lifted", "--noise", "auto", "--out", tmp_path / "schemas")
     code, out, err = called(capsys, *words)
     assert code == 0
     assert "schemas, windows of at least 2 traces: " in err
@@ -591,12 +591,12 @@ def test_schemas_from_damaged_traces_and_what_is_said_of_them(capsys, tmp_path, 
     assert "proven for all instances" in out
     assert all(line.startswith("  ") for line in out.splitlines()[2:])  # a pair per line
     assert len(out.splitlines()) > 3
-    code, out, err = called(capsys, "learn", tmp_path / "damaged.csv", "--out", tmp_path / "ground")
+    code, out, err = called(capsys, "learn", tmp_path / "noisy.csv", "--out", tmp_path / "ground")
     assert code == 0
     assert "of 29 held-out traces they explain: schemas 0." in " ".join(out.split())
     assert "ground atoms 0." in " ".join(out.split())
     assert "ground atoms, windows of at least" in err
-    code, _, err = called(capsys, "learn", tmp_path / "damaged.csv", "--method", "exact", "--out", tmp_path / "x")
+    code, _, err = called(capsys, "learn", tmp_path / "noisy.csv", "--method", "exact", "--out", tmp_path / "x")
     assert code == 2
     assert "or learn with --noise auto" in err
 

@@ -10,7 +10,7 @@ from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import read_learned_model
 from statewise.strips.model.model import ActionModel
-from statewise.strips.neural.settings import Settings
+from statewise.strips.neural.learning import Settings
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces, with_noise
 from statewise.strips.verification.verification import verify

@@ -15,7 +15,7 @@ from statewise.strips.model import learned as learned_folder
 from statewise.strips.model.learned import Learned, read_learned_model
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.settings import Settings
+from statewise.strips.neural.learning import Settings
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.rivals.sift import learn_sift
 from statewise.strips.trace_data.domains import Domain, domain

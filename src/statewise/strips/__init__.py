@@ -28,20 +28,18 @@ if TYPE_CHECKING:
     from statewise.strips.model.learned import Learned as Learned
     from statewise.strips.model.learned import read_learned_model as read_learned_model
     from statewise.strips.model.learned import read_schemas as read_schemas
-    from statewise.strips.model.lifted_model import LiftedModel as LiftedModel
     from statewise.strips.model.model import ActionModel as ActionModel
     from statewise.strips.model.model import Atoms as Atoms
+    from statewise.strips.model.schemas import LiftedModel as LiftedModel
     from statewise.strips.model.schemas import ground as ground
     from statewise.strips.model.schemas import schema_lines as schema_lines
-    from statewise.strips.model.signatures import signature as signature
+    from statewise.strips.model.schemas import signature as signature
     from statewise.strips.model.traces import Traces as Traces
+    from statewise.strips.neural.learning import Settings as Settings
     from statewise.strips.neural.learning import learn_neural as learn_neural
     from statewise.strips.neural.lifted import learn_lifted as learn_lifted
-    from statewise.strips.neural.settings import Settings as Settings
     from statewise.strips.pddl.pddl import read_domain as read_domain
     from statewise.strips.pddl.pddl import read_problem as read_problem
-    from statewise.strips.planning.certain_plans import certain_plan as certain_plan
-    from statewise.strips.planning.certain_plans import certain_steps as certain_steps
     from statewise.strips.planning.checking import check as check
     from statewise.strips.planning.checking import described as described
     from statewise.strips.planning.checking import read_seen as read_seen
@@ -50,6 +48,8 @@ if TYPE_CHECKING:
     from statewise.strips.planning.metrics import syntactic as syntactic
     from statewise.strips.planning.metrics import trace_accuracy as trace_accuracy
     from statewise.strips.planning.plans import Plan as Plan
+    from statewise.strips.planning.plans import certain_plan as certain_plan
+    from statewise.strips.planning.plans import certain_steps as certain_steps
     from statewise.strips.planning.plans import plan as plan
     from statewise.strips.rivals.locm import learn_locm as learn_locm
     from statewise.strips.trace_data.domains import FAMILIES as FAMILIES
@@ -88,20 +88,16 @@ PUBLIC = {
     "exact.symmetry": ("symmetric",),
     "hybrid": ("learn_hybrid",),
     "methods": ("METHODS", "learn", "learn_schemas"),
-    "model.learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
-    "model.lifted_model": ("LiftedModel",),
+    "model.learned": ("PICTURES", "PICTURE_SIGNS", "Learned", "read_learned_model", "read_schemas"),
     "model.model": ("ActionModel", "Atoms"),
-    "model.schemas": ("ground", "schema_lines"),
-    "model.signatures": ("signature",),
+    "model.schemas": ("LiftedModel", "ground", "schema_lines", "signature"),
     "model.traces": ("Traces",),
-    "neural.learning": ("learn_neural",),
+    "neural.learning": ("Settings", "learn_neural"),
     "neural.lifted": ("learn_lifted",),
-    "neural.settings": ("Settings",),
     "pddl.pddl": ("read_domain", "read_problem"),
-    "planning.certain_plans": ("certain_plan", "certain_steps"),
     "planning.checking": ("check", "described", "read_seen"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
-    "planning.plans": ("Plan", "plan"),
+    "planning.plans": ("Plan", "certain_plan", "certain_steps", "plan"),
     "rivals.locm": ("learn_locm",),
     "trace_data.domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "trace_data.random_traces": ("SPLITS", "traces", "with_noise"),

@@ -16,8 +16,7 @@ from statewise.strips.exact.noisy import check_negatives, fitted
 from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import Learned
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.learning import Progress, learn_neural
-from statewise.strips.neural.settings import Settings
+from statewise.strips.neural.learning import Progress, Settings, learn_neural
 
 TRAINING = 2 / 3
 """The share of a time limit that training gets."""
@@ -51,8 +50,8 @@ def from_trained(trained: Learned, traces: Traces, **options: Unpack[Options]) -
 
 def effects_of(heads: Heads) -> list[Feature]:
     """The distinct effects of heads that delete."""
-    found = (
+    effects = (
         Feature(*(sum(1 << int(action) for action in np.flatnonzero(part)) for part in parts))
         for parts in zip(heads.delete, heads.add)
     )
-    return sorted({each for each in found if each.delete})
+    return sorted({each for each in effects if each.delete})

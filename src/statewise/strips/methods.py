@@ -13,24 +13,22 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
-from statewise.strips.exact.frame import GRACE, SECONDS, Clock, Options, Work, accuracy
+from statewise.strips.exact.frame import GRACE, SECONDS, Clock, Listed, Options, Work
 from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.lifted import MOST_ARITY, learn_lifted_exact
-from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
 from statewise.strips.exact.verdicts import Seen
 from statewise.strips.hybrid import from_trained, learn_hybrid
-from statewise.strips.model.heads import Heads, Judge
-from statewise.strips.model.learned import SEEN_FILE, Learned, alone, claim, may_claim, read_checkpoint, write_schemas
-from statewise.strips.model.lifted_model import LiftedModel, sorts_of
+from statewise.strips.model.heads import Heads, Judge, accuracy
+from statewise.strips.model.learned import SEEN_FILE, Learned, alone, claim, may_claim, read_checkpoint, write_model
+from statewise.strips.model.schemas import LiftedModel, sorts_of
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.learning import Progress, learn_neural
+from statewise.strips.neural.learning import Progress, Settings, learn_neural
 from statewise.strips.neural.lifted import learn_lifted
-from statewise.strips.neural.settings import Settings
 from statewise.strips.rivals.locm import learn_locm
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
 
@@ -68,64 +66,52 @@ class Attempt(NamedTuple):
     """Why a model is not accepted. Empty if it is: then no further attempt is made."""
 
 
-def learn(
-    traces: Traces,
-    settings: Settings | None = None,
-    *,
-    method: str = "auto",
-    noisy: bool = False,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-    progress: Progress | None = None,
-) -> Learned:
-    """Learns a ground action model from traces.
+class LearnOptions(TypedDict, total=False):
+    """The options of `learn` and `learn_schemas`, all of which may be omitted.
 
-    `method` is `exact` (by SAT, `exact.ground`), `neural` (by training, `neural.learning`), `hybrid` (by both,
+    `method` (auto): one of `METHODS`. `noisy` (False): whether the traces are noisy. `seconds`: a limit for the whole
+    call; without it each method has its own limit. `stop`: once it is true, learning ends. `folder`: where the model is
+    written, over an earlier one with `overwrite`. `say` is called with messages, `progress` by training."""
+
+    method: str
+    noisy: bool
+    seconds: float | None
+    stop: Callable[[], bool]
+    folder: Path | None
+    overwrite: bool
+    say: Callable[[str], None]
+    progress: Progress | None
+
+
+def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[LearnOptions]) -> Learned:
+    """Learns a ground action model from traces; `settings` are those of training.
+
+    The method is `exact` (by SAT, `exact.ground`), `neural` (by training, `neural.learning`), `hybrid` (by both,
     `strips.hybrid`), for comparison `sift` or `locm` (`strips.rivals`), or `auto`: the exact method if the traces are
     free of noise, that is, if they do not contradict each other and its model classifies all of them correctly. It
     learns schemas first, which need fewer traces, and ground atoms where schemas do not explain all traces.
 
     From noisy traces `auto` learns in several ways and chooses the model that explains most of a fifth of the traces,
     which is held out: schemas and ground atoms (`exact.noisy`), and unless one of these explains all but a tenth of the
-    traces, training, and the hybrid method with the effects that training found. `noisy` says that the traces are
-    noisy; `settings.noise` above 0 says so, too, and is the share of traces that may stay unexplained. `settings` are
-    those of training.
+    traces, training, and the hybrid method with the effects that training found. `settings.noise` above 0 also says
+    that the traces are noisy, and is the share of traces that may stay unexplained.
 
-    `seconds` limits the whole call; without it each method has its own limit. After that, or once `stop()` is true, the
-    best model so far is returned, and `report["unfinished"]` says what was not finished. With `folder` the model is
-    written there, over an earlier one with `overwrite`; the same call with the same folder continues what was not
-    finished. `say` is called with messages, `progress` by training. `report["method"]` and `report["chosen"]` say which
-    method was chosen and why, `report["held_out"]` how much of the held-out traces each attempt explains.
+    When the time is up, or once `stop()` is true, the best model so far is returned, and `report["unfinished"]` says
+    what was not finished; the same call with the same folder continues it. `report["method"]` and `report["chosen"]`
+    say which method was chosen and why, `report["held_out"]` how much of the held-out traces each attempt explains.
 
     Raises `ValueError` for an unknown method, for options that do not suit it and for traces that the method cannot
     learn from, `FileExistsError` if the folder holds anything else, `BlockingIOError` if another process learns into
     it."""
-    call = _Call(traces, settings or Settings(), False, method, noisy, seconds, stop, folder, overwrite, say, progress)
-    model = call.result()
+    model = _Call(traces, settings or Settings(), False, **options).result()
     assert isinstance(model, Learned)
     return model
 
 
-def learn_schemas(
-    traces: Traces,
-    settings: Settings | None = None,
-    *,
-    method: str = "auto",
-    noisy: bool = False,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-    progress: Progress | None = None,
-) -> LiftedModel:
+def learn_schemas(traces: Traces, settings: Settings | None = None, **options: Unpack[LearnOptions]) -> LiftedModel:
     """Learns action schemas from traces whose actions are written `schema object object`, otherwise like `learn`: by
     `exact.lifted`, from noisy traces by `exact.noisy`, or by training (`neural.lifted`), which cannot be continued."""
-    call = _Call(traces, settings or Settings(), True, method, noisy, seconds, stop, folder, overwrite, say, progress)
-    model = call.result()
+    model = _Call(traces, settings or Settings(), True, **options).result()
     assert isinstance(model, LiftedModel)
     return model
 
@@ -138,15 +124,15 @@ class _Call:
     settings: Settings
     lifted: bool
     """Whether to learn schemas."""
-    method: str
-    noisy: bool
+    method: str = "auto"
+    noisy: bool = False
     """Whether the traces are treated as noisy: by the options, or by what learning has shown."""
-    seconds: float | None
-    stop: Callable[[], bool]
-    folder: Path | None
-    overwrite: bool
-    say: Callable[[str], None]
-    progress: Progress | None
+    seconds: float | None = None
+    stop: Callable[[], bool] = lambda: False
+    folder: Path | None = None
+    overwrite: bool = False
+    say: Callable[[str], None] = lambda text: None
+    progress: Progress | None = None
     reasons: list[str] = field(default_factory=list)
     """Why the method was chosen, for the report."""
     listed: Listed = field(default_factory=Listed)
@@ -274,7 +260,7 @@ class _Call:
         return None if held is None else name
 
     def _first_accepted(self) -> Model | None:
-        """The first accepted model of all traces; None if there is none."""
+        """The first model of all traces that is accepted, or None."""
         name = self._tried(_attempts(self), self.traces)
         if name is None:
             return None
@@ -337,7 +323,7 @@ class _Call:
             resumes = True
         if isinstance(model, LiftedModel):
             ground = model.ground(self.traces.actions)
-            write_schemas(self.folder, model.schemas, ground, report, files, keep_checkpoint=resumes)
+            write_model(self.folder, ground, report, files, schemas=model.schemas, keep_checkpoint=resumes)
         else:
             model.save(self.folder, files, keep_checkpoint=resumes)
         return model
@@ -352,9 +338,9 @@ class _Call:
             arity=arity,
             constants=objects,
             reading=lambda rows: clock.reading(rows, 0.1),
-            going_on=clock.going_on,
+            has_time=clock.has_time,
         )
-        if clock.cut or not clock.going_on():
+        if clock.cut or not clock.has_time():
             report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
         return {SEEN_FILE: seen.as_json()} if all(seen.negatives) else {}
 

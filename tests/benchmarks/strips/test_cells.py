@@ -17,7 +17,7 @@ from strips.reproduce import main
 
 from statewise.runtime.json_files import check
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.neural.settings import RestartState, Settings
+from statewise.strips.neural.learning import RestartState, Settings
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 

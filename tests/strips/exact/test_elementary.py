@@ -8,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.strips.exact.elementary import elementary, merged, smallest_meeting, weigh, with_complements
-from statewise.strips.exact.frame import Clock
+from statewise.strips.exact.frame import Clock, Listed
 from statewise.strips.exact.lifted import ARITY, all_predicates, few_objects, learn_lifted_exact, windows_of_slots
-from statewise.strips.exact.listed import Listed
-from statewise.strips.exact.predicates import Predicate, as_schemas, grounded
-from statewise.strips.exact.slots import Signature
+from statewise.strips.exact.predicates import Predicate, Signature, as_schemas, grounded
 from statewise.strips.exact.windows import valid_rows
 from statewise.strips.model.heads import Heads
 from statewise.strips.model.model import bits
@@ -30,7 +28,7 @@ def listed(given_traces):
     clock, rows, windows, found = Clock(60.0), valid_rows(given_traces), {}, []
     for arity in range(ARITY + 1):
         new = windows_of_slots(given_traces.actions, rows, arity, clock)
-        found += all_predicates(new, arity, clock, Listed())
+        found += all_predicates(new, clock, Listed(), "listing")
         windows |= new
     return found, elementary(windows, clock), windows
 

@@ -14,15 +14,13 @@ from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.windows import Windows
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.model import learned as learned_folder
-from statewise.strips.model.candidates import Candidates
-from statewise.strips.model.heads import Heads
+from statewise.strips.model.heads import Candidates, Heads
 from statewise.strips.model.learned import Learned
 from statewise.strips.model.traces import Traces
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
-from statewise.strips.verification.containment import implied
-from statewise.strips.verification.pruning import prune
+from statewise.strips.verification.containment import implied, prune
 from statewise.strips.verification.verification import verify
 
 

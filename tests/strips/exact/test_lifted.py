@@ -6,8 +6,15 @@ from statewise.strips.exact import lifted
 from statewise.strips.exact.frame import READING, Clock
 from statewise.strips.exact.ground import Contradiction
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.exact.predicates import Predicate, as_schemas
-from statewise.strips.exact.slots import Signature, events, sequences, signatures, slot_windows
+from statewise.strips.exact.predicates import (
+    Predicate,
+    Signature,
+    as_schemas,
+    events,
+    sequences,
+    signatures,
+    slot_windows,
+)
 from statewise.strips.methods import learn_schemas
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.model import ActionModel

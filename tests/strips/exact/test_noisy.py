@@ -1,4 +1,4 @@
-"""Damaged traces: what recurs is learned, the rest is left unexplained."""
+"""Noisy traces: what recurs is learned, the rest is left unexplained."""
 
 import json
 

@@ -7,14 +7,13 @@ import pytest
 
 from statewise.strips.exact.noisy import learn_lifted_noisy
 from statewise.strips.exact.preconditions import schema_occasions
-from statewise.strips.exact.predicates import Predicate
-from statewise.strips.exact.slots import signatures, slot_holders, slot_windows
+from statewise.strips.exact.predicates import Predicate, signatures, slot_holders, slot_windows
 from statewise.strips.exact.windows import Windows
 from statewise.strips.methods import learn_schemas
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.schemas import arguments
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.settings import Settings
+from statewise.strips.neural.learning import Settings
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces, with_noise
 from statewise.strips.verification.verification import verify

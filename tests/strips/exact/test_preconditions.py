@@ -103,7 +103,7 @@ def test_out_of_time_only_the_sure_ones_are_left():
     windows = Windows.of(drawn)
     features = alternating(windows).features
     able, sure = [windows.required(*each) for each in features], [each.delete for each in features]
-    assert preconditions(able, sure, Occasions.at(drawn, features), going_on=lambda: False) == sure
+    assert preconditions(able, sure, Occasions.at(drawn, features), has_time=lambda: False) == sure
 
 
 def test_evidence_of_alternation_is_what_it_excludes():

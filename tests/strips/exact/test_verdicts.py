@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strips_oracle import can_require, effects, false_before
 
 from statewise.strips.exact.verdicts import Seen, Verdict, apart
-from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import Action, ActionModel
+from statewise.strips.model.schemas import sorts_of
 from statewise.strips.model.traces import Traces
 from statewise.strips.planning.checking import check, described, read_seen
 from statewise.strips.trace_data.domains import Domain, domain
@@ -208,7 +208,7 @@ def test_constants_that_there_was_no_time_for_leave_all_undecided(tmp_path):
     drawn = traces(world, 100, 12, 1, negatives=0.5)
     objects = sorted(sorts_of(drawn.actions)[1])
     left = iter(range(1))
-    seen = Seen.of(drawn, arity=3, constants=objects, going_on=lambda: next(left, None) is not None)
+    seen = Seen.of(drawn, arity=3, constants=objects, has_time=lambda: next(left, None) is not None)
     assert list(seen.constants) == objects
     assert set(check(seen, drawn).counts().values()) == {0, 100}
     (tmp_path / "seen.json").write_bytes(seen.as_json())

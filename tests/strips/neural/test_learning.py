@@ -11,9 +11,8 @@ import pytest
 from statewise.strips.methods import learn
 from statewise.strips.model.learned import Learned, read_arrays, read_checkpoint
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.learning import auto_atoms, learn_neural
-from statewise.strips.neural.restarts import Restarts
-from statewise.strips.neural.settings import RestartState, Settings
+from statewise.strips.neural.learning import RestartState, Settings, auto_atoms, learn_neural
+from statewise.strips.neural.transformer import Restarts
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces, with_noise
@@ -82,8 +81,8 @@ def test_the_number_of_atoms_is_found():
 
 
 def test_flipped_labels_do_no_harm_where_they_are_expected():
-    damaged = with_noise(GIVEN, 0.05, "labels", 1)
-    learned = learn_neural(damaged, replace(QUICK, restarts=1, noise=0.05))
+    noisy = with_noise(GIVEN, 0.05, "labels", 1)
+    learned = learn_neural(noisy, replace(QUICK, restarts=1, noise=0.05))
     assert verify(learned.model, SIMPLE)
     assert learned.report["pooled"]
     assert learned.report["training_accuracy"] == 0.95

@@ -5,14 +5,12 @@ import pytest
 from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
 from statewise.strips import learn_schemas
-from statewise.strips.model.candidates import Candidates
-from statewise.strips.model.heads import Heads
-from statewise.strips.model.lifted_model import sorts_of
+from statewise.strips.model.heads import Candidates, Heads
 from statewise.strips.model.model import ActionModel
-from statewise.strips.model.schemas import Schema, arguments, ground
+from statewise.strips.model.schemas import Schema, arguments, ground, sorts_of
 from statewise.strips.model.traces import Traces
+from statewise.strips.neural.learning import Settings
 from statewise.strips.neural.lifted import COPIES, Space, _schemas, learn_lifted
-from statewise.strips.neural.settings import Settings
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.verification.verification import verify
@@ -229,8 +227,8 @@ def test_lifted_learning_keeps_to_its_time_and_stops_when_it_is_told_to():
     told = learn_lifted(given, settings, copies={0: 1, 1: 1}, stop=lambda: True)
     by_name = learn_schemas(given, settings, method="neural", stop=lambda: True)
     for found in (late, told, by_name):
-        assert found.report["unfinished"] == ["training: 1 of at most 1000000 steps"]
-        assert [each["steps"] for each in found.report["restarts"]] == [1, 1]
+        assert found.report["unfinished"] == ["training: 0 of at most 1000000 steps"]
+        assert [each["steps"] for each in found.report["restarts"]] == [0, 0]
     assert learn_lifted(given, Settings(restarts=1, steps=2)).report["unfinished"] == []
 
 

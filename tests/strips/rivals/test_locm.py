@@ -8,7 +8,7 @@ from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.schemas import Schema
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.settings import Settings
+from statewise.strips.neural.learning import Settings
 from statewise.strips.planning.metrics import trace_accuracy
 from statewise.strips.rivals.locm import learn_locm, machines
 from statewise.strips.trace_data.domains import domain

@@ -5,7 +5,7 @@ from peers.enumeration import enumerate_features
 
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.methods import learn, learn_schemas
-from statewise.strips.neural.settings import Settings
+from statewise.strips.neural.learning import Settings
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces

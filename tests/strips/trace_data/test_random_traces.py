@@ -204,25 +204,25 @@ def test_renumbering_keeps_the_names():
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
 def test_noise_of_labels_flips_as_many_as_asked_for(share):
     clean = drawn("blocksworld:2")
-    damaged = with_noise(clean, share, "labels", 5)
-    assert damaged.rows == clean.rows
-    flips = [before != after for before, after in zip(clean.labels, damaged.labels)]
+    noisy = with_noise(clean, share, "labels", 5)
+    assert noisy.rows == clean.rows
+    flips = [before != after for before, after in zip(clean.labels, noisy.labels)]
     assert sum(flips) == 60 * share
-    assert damaged == with_noise(clean, share, "labels", 5)
+    assert noisy == with_noise(clean, share, "labels", 5)
     if 0 < share < 1:
-        assert damaged != with_noise(clean, share, "labels", 6)
+        assert noisy != with_noise(clean, share, "labels", 6)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
 def test_noise_of_actions_changes_one_action_of_as_many_as_asked_for(share):
     clean = drawn("blocksworld:2")
-    damaged = with_noise(clean, share, "actions", 5)
-    assert damaged.labels == clean.labels
-    changes = [sum(x != y for x, y in zip(before, after)) for before, after in zip(clean.rows, damaged.rows)]
-    assert [len(row) for row in damaged.rows] == [len(row) for row in clean.rows]
+    noisy = with_noise(clean, share, "actions", 5)
+    assert noisy.labels == clean.labels
+    changes = [sum(x != y for x, y in zip(before, after)) for before, after in zip(clean.rows, noisy.rows)]
+    assert [len(row) for row in noisy.rows] == [len(row) for row in clean.rows]
     assert set(changes) <= {0, 1}
     assert sum(changes) == 60 * share
-    assert all(0 <= number < 8 for row in damaged.rows for number in row)
+    assert all(0 <= number < 8 for row in noisy.rows for number in row)
 
 
 def test_noise_of_actions_puts_any_other_action_at_any_place():

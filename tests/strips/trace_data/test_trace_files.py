@@ -41,7 +41,7 @@ def test_what_is_written_comes_back(ending, written):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / f"traces.{ending}"
         write_traces(written, path)
-        assert read_traces(path, written.actions) == written
+        assert read_traces(path, written.actions) == written == read_traces(str(path), written.actions)
         assert spelled(read_traces(path)) == spelled(written)  # actions numbered anew
 
 

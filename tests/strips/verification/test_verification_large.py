@@ -10,13 +10,12 @@ from rewritten import two_of_three
 from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
 from statewise.strips.model.heads import heads
-from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import ActionModel
-from statewise.strips.model.schemas import Schema, arguments, ground
+from statewise.strips.model.pairs import closed, pairs_of_states, together
+from statewise.strips.model.schemas import Schema, arguments, ground, sorts_of
 from statewise.strips.trace_data.domains import Domain, domain
 from statewise.strips.verification import verification
-from statewise.strips.verification.cut_off import cut_off, shape_of
-from statewise.strips.verification.pair_proof import PairBound, after, closed, pairs_of_states, together
+from statewise.strips.verification.pair_proof import PairBound, after, cut_off, shape_of
 from statewise.strips.verification.search import Limits
 from statewise.strips.verification.verification import verify
 
@@ -118,7 +117,7 @@ def test_pairs_and_bounds_are_sound(pair, start):
     one, other = ground(learned, actions), ground(true, actions)
     where = Domain("random", other, (start & (1 << len(other.atoms)) - 1,))
     limits = Limits()
-    pairs = closed(pairs_of_states(where.start, len(other.atoms)), other.actions, limits)
+    pairs = closed(pairs_of_states(where.start, len(other.atoms)), other.actions, limits.look_at_the_clock)
     for state in where.states:
         for at in range(len(other.atoms)):
             assert not state >> at & 1 or not state & ~pairs[at]

@@ -8,14 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
-from statewise.strips.model.model import MOST_ACTIONS, Action, ActionModel, bits
-from statewise.strips.model.schemas import Schema, ground
-from statewise.strips.model.signatures import signature
+from statewise.strips.model.model import MOST_ACTIONS, Action, ActionModel, accepted, bits, evidence_of
+from statewise.strips.model.schemas import Schema, ground, signature
 from statewise.strips.pddl.pddl import read_problem, validated
 from statewise.strips.planning.planner import find_plan, installed
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
-from statewise.strips.verification.evidence import accepted, evidence_of
 from statewise.strips.verification.verification import verify
 from statewise.strips.write.pddl_export import complements, export_lifted
 

@@ -24,8 +24,7 @@ import numpy as np
 
 from statewise.strips.exact.frame import Clock
 from statewise.strips.exact.preconditions import bits_to_code
-from statewise.strips.exact.predicates import Predicate, grounded
-from statewise.strips.exact.slots import Signature, Slot
+from statewise.strips.exact.predicates import Predicate, Signature, Slot, grounded
 from statewise.strips.exact.windows import Windows
 from statewise.strips.model.heads import ActionSet
 from statewise.strips.model.model import bits
@@ -69,48 +68,48 @@ class Weighed:
     def questions(self, actions: Sequence[str]) -> list[Question]:
         """The open questions, one for each pair of schemas, those with most evidence first."""
         widths = {schema: len(objects) for schema, objects in map(arguments, actions)}
-        found: dict[tuple[str, str], Question] = {}
+        questions: dict[tuple[str, str], Question] = {}
         for place in np.argsort(-self.worth, kind="stable"):
             each = self.offered[place]
             x, c = (each.signature.slots[next(bits(part))] for part in (each.delete, each.pre))
-            if self.expected[place] > 0 and (x[0], c[0]) not in found:
-                found[x[0], c[0]] = Question(
+            if self.expected[place] > 0 and (x[0], c[0]) not in questions:
+                questions[x[0], c[0]] = Question(
                     _spelled(c, widths),
                     _spelled(x, widths),
                     tuple(_spelled(each.signature.slots[slot], widths) for slot in bits(each.add)),
                     int(self.places[place]),
                     round(float(self.expected[place]), 2),
                 )
-        return list(found.values())
+        return list(questions.values())
 
 
 def elementary(windows: Mapping[Signature, Windows], clock: Clock) -> list[Predicate]:
     """The strictest elementary predicates with few additions that accept all valid traces; fewer if there is no time
     left."""
-    found: list[Predicate] = []
+    predicates: list[Predicate] = []
     for signature, seen in windows.items():
         for x in range(len(signature.slots)):
             for c in range(len(signature.slots)):
-                if not clock.going_on():
+                if not clock.has_time():
                     clock.cut.append("listing predicates that need not alternate")
-                    return found
-                found += [
+                    return predicates
+                predicates += [
                     Predicate(signature, 1 << c, add, 1 << x)
                     for add in smallest_meeting(seen.minimal.get((x, c), ()), x)
                 ]
-    return found
+    return predicates
 
 
 def smallest_meeting(windows: Sequence[ActionSet], x: int, most: int = MOST_SETS) -> list[ActionSet]:
     """The minimal sets without `x` that meet every window; the smallest ones if there are more than `most`."""
-    found = [0]
+    sets = [0]
     for window in sorted(windows, key=int.bit_count):
         able = window & ~(1 << x)
-        longer = {each | 1 << slot for each in found if not each & window for slot in bits(able)}
-        kept = [each for each in found if each & window]
-        found = kept + [each for each in longer if not any(other & each == other for other in kept)]
-        found = sorted(found, key=lambda each: (each.bit_count(), each))[:most]
-    return found
+        longer = {each | 1 << slot for each in sets if not each & window for slot in bits(able)}
+        kept = [each for each in sets if each & window]
+        sets = kept + [each for each in longer if not any(other & each == other for other in kept)]
+        sets = sorted(sets, key=lambda each: (each.bit_count(), each))[:most]
+    return sets
 
 
 def chosen_elementary(
@@ -122,24 +121,24 @@ def chosen_elementary(
 
     If one is chosen, those with the same additions that were worth it in addition to `chosen` alone are chosen, too: an
     action that deletes an atom may always follow another that deletes it."""
-    taken: list[Predicate] = []
+    worthy: list[Predicate] = []
     left = [each for each in offered if not any(other.covers(each) for other in chosen)]
     begin = weighed = weigh(chosen, left, traces, clock)
-    while len(weighed.offered) and weighed.worth.max() >= 1 and clock.going_on():
+    while len(weighed.offered) and weighed.worth.max() >= 1 and clock.has_time():
         # among equals the one with most arguments: what was seen of one object says less about the others
         best = max(
             range(len(weighed.offered)), key=lambda at: (weighed.worth[at], len(weighed.offered[at].signature.sorts))
         )
         left = list(weighed.offered)
-        taken.append(left.pop(best))
-        weighed = weigh([*chosen, *taken], left, traces, clock)
-    same = {(each.signature, each.add) for each in taken}
-    taken += [
+        worthy.append(left.pop(best))
+        weighed = weigh([*chosen, *worthy], left, traces, clock)
+    same = {(each.signature, each.add) for each in worthy}
+    worthy += [
         each
         for each, worth in zip(begin.offered, begin.worth)
-        if worth >= 1 and (each.signature, each.add) in same and each not in taken
+        if worth >= 1 and (each.signature, each.add) in same and each not in worthy
     ]
-    return taken, weighed
+    return worthy, weighed
 
 
 def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Traces, clock: Clock) -> Weighed:
@@ -151,9 +150,9 @@ def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Tra
     steps = [(going, numbers[going, at]) for at, going in enumerate(acting)]
     occurs, allowed, rejected = np.zeros(len(actions)), np.zeros(len(actions)), []
     beyond = np.zeros(len(offered))
-    walk = _Walk(with_complements(chosen), actions, len(numbers)) if clock.going_on() else None
+    walk = _Walk(with_complements(chosen), actions, len(numbers)) if clock.has_time() else None
     for going, act in steps:
-        if walk is None or not clock.going_on():
+        if walk is None or not clock.has_time():
             clock.cut += [WEIGHING] * bool(offered)
             return Weighed([], np.zeros(0), np.zeros(0), np.zeros(0))
         rejected.append(walk.rejected(going))
@@ -162,9 +161,9 @@ def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Tra
         walk.step(going, act)
     for first in range(0, len(offered), AT_ONCE):
         some = offered[first : first + AT_ONCE]
-        walk = _Walk(some, actions, len(numbers)) if clock.going_on() else None
+        walk = _Walk(some, actions, len(numbers)) if clock.has_time() else None
         for (going, act), excluded in zip(steps, rejected):
-            if walk is None or not clock.going_on():
+            if walk is None or not clock.has_time():
                 clock.cut.append(WEIGHING)
                 beyond[first:] = 0
                 offered = offered[:first]
@@ -200,11 +199,11 @@ def with_complements(predicates: Sequence[Predicate]) -> list[Predicate]:
     ]
 
 
-def merged(taken: Sequence[Predicate]) -> list[Predicate]:
+def merged(predicates: Sequence[Predicate]) -> list[Predicate]:
     """Fewer predicates that reject the same as these elementary ones: those with the same additions that are required
     by the same slots are joined."""
     required: dict[tuple[Signature, ActionSet, ActionSet], ActionSet] = {}
-    for each in taken:
+    for each in predicates:
         key = each.signature, each.add, each.delete
         required[key] = required.get(key, 0) | each.pre
     deleted: dict[tuple[Signature, ActionSet, ActionSet], ActionSet] = {}
@@ -241,12 +240,12 @@ class _Walk:
 
     def rejected(self, going: np.ndarray) -> np.ndarray:
         """[n, A] the actions that are rejected now in each of the traces `going`."""
-        found = np.zeros((len(going), len(self._changed)), dtype=bool)
+        rejected = np.zeros((len(going), len(self._changed)), dtype=bool)
         if len(self.action):
             first = np.flatnonzero(np.r_[True, np.diff(self.action) > 0])
             false = self.state[going][:, self.head]
-            found[:, self.action[first]] = np.logical_or.reduceat(false, first, axis=1)
-        return found
+            rejected[:, self.action[first]] = np.logical_or.reduceat(false, first, axis=1)
+        return rejected
 
     def step(self, going: np.ndarray, act: np.ndarray) -> None:
         """In each of the traces `going` an action happens."""

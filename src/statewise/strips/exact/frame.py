@@ -1,22 +1,115 @@
-"""What learners without training share: their options, the time, and the report."""
+"""What learners without training share: their options, the time, the report, and the features listed so far.
+
+Where many features alternate, listing them takes most of the time. Features hold for the same traces in every call, so
+the next call continues from them (`Listed`) and repeats only the rest. They are kept by their signature, and by the
+number of traces that a window needed.
+"""
 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from statewise.strips.exact.listed import Listed
-from statewise.strips.exact.windows import valid_rows
-from statewise.strips.model.candidates import Candidates
-from statewise.strips.model.heads import Heads, Judge
-from statewise.strips.model.learned import Learned
-from statewise.strips.model.lifted_model import LiftedModel
-from statewise.strips.model.schemas import Schema
+from statewise.runtime.json_files import AMOUNT, Leaf, Shape, check
+from statewise.strips.exact.features import Feature, Found, alternating
+from statewise.strips.exact.predicates import Signature
+from statewise.strips.exact.windows import Windows, valid_rows
+from statewise.strips.model.heads import Candidates, Heads, Judge, accuracy
+from statewise.strips.model.learned import Learned, read_checkpoint, write_checkpoint
+from statewise.strips.model.schemas import LiftedModel, Schema
 from statewise.strips.model.traces import Traces
-from statewise.strips.verification.pruning import prune, undominated
+from statewise.strips.verification.containment import prune, undominated
+
+FORMAT = 2
+_FEATURE = Leaf(
+    "two numbers in hexadecimal",
+    lambda value: (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(part, str) and re.fullmatch("0x[0-9a-f]+", part) for part in value)
+    ),
+)
+PROGRESS: Shape = {"seconds": AMOUNT, "listed": {...: [_FEATURE]}}
+"""What `Listed.write` adds to `learned.CHECKPOINT`: the features by their key, each as the actions that delete and
+those that add."""
+
+
+@dataclass
+class Listed:
+    """Features by their key, as found by this call and by interrupted calls before it."""
+
+    features: dict[str, list[Feature]] = field(default_factory=dict)
+    seconds: float = 0.0
+    """The time that the interrupted calls took."""
+    folder: Path | None = None
+    """Where the features were read from."""
+    unfinished: bool = False
+    """Whether the time was too short for the learner that used it last, so that another call should continue."""
+
+    @classmethod
+    def read(cls, folder: Path, traces: Traces, *, lifted: bool) -> Listed:
+        """Reads what an interrupted call left in the folder, if it has a checkpoint. Raises `ValueError` if that is
+        damaged, or if the traces or the kind of learning differ: `lifted` says whether schemas are learned."""
+        checkpoint = read_checkpoint(folder)
+        if checkpoint is None:
+            return cls()
+        facts, kept = _facts(traces, lifted), checkpoint[1]
+        changed = [key for key in ("settings", "traces") if kept.get(key) != facts[key]]
+        if changed:
+            raise ValueError(
+                f"{folder} holds an interrupted run with other {' and '.join(changed)}: choose another --out, or give "
+                "--overwrite"
+            )
+        try:
+            if kept.get("format") != FORMAT:
+                raise ValueError(f"format {kept.get('format')}, not {FORMAT}")
+            progress = check(kept["progress"], PROGRESS, "its progress")
+            listed = {
+                of: [Feature(int(delete, 16), int(add, 16)) for delete, add in features]
+                for of, features in progress["listed"].items()
+            }
+        except ValueError as error:
+            raise _damaged(folder, error) from None
+        return cls(listed, progress["seconds"], folder)
+
+    def copy(self) -> Listed:
+        """A copy of the features: what is added to one is not added to the other."""
+        return replace(self, features=dict(self.features))
+
+    def alternating(
+        self, of: Signature | None, windows: Windows, *, support: int = 1, seconds: float, stop: Callable[[], bool]
+    ) -> Found:
+        """Lists alternating features (`features.alternating`) of the slots of a signature, or of actions (None),
+        beginning with those that were listed before. Raises `ValueError` if the checkpoint has features of other
+        actions."""
+        key = ("actions" if of is None else " ".join(map(str, ("slots", *of.sorts)))) + f", support {support}"
+        known = self.features.get(key, [])
+        if self.folder is not None and any(part >> windows.actions for each in known for part in each):
+            raise _damaged(self.folder, "a feature has unknown actions")
+        listed = alternating(windows, known=known, seconds=seconds, stop=stop)
+        self.features[key] = listed.features
+        return listed
+
+    def write(self, folder: Path, traces: Traces, seconds: float, *, lifted: bool) -> None:
+        """Writes the checkpoint that `read` reads; `seconds` is the total time so far."""
+        listed = {of: [[hex(part) for part in each] for each in some] for of, some in self.features.items()}
+        progress: dict[str, Any] = {"results": [], "log": [], "seconds": seconds, "listed": listed}
+        write_checkpoint(folder, {}, {**_facts(traces, lifted), "progress": progress})
+
+
+def _facts(traces: Traces, lifted: bool) -> dict[str, Any]:
+    settings = {"method": "exact", **({"lifted": True} if lifted else {})}
+    return {"format": FORMAT, "settings": settings, "traces": traces.sha256}
+
+
+def _damaged(folder: Path, why: object) -> ValueError:
+    return ValueError(f"{folder / 'checkpoint.npz'}: damaged: {why}: start over with --overwrite")
+
 
 SECONDS = 60.0
 """The default time limit in seconds."""
@@ -59,15 +152,14 @@ class Clock:
         """Seconds until the limit; 0 once `stop()` is true."""
         return 0.0 if self.stop() else max(0.0, self.begun + self.seconds - time.monotonic())
 
-    def going_on(self) -> bool:
+    def has_time(self) -> bool:
         """Whether there is time left."""
         return self.left() > 0
 
-    def going_on_a_little(self) -> Callable[[], bool]:
-        """A function like `going_on` that is also true for the next `GRACE` seconds, whether there is time left or
-        not."""
+    def with_grace(self) -> Callable[[], bool]:
+        """A function like `has_time` that is true for at least `GRACE` more seconds."""
         end = time.monotonic() + GRACE
-        return lambda: time.monotonic() < end or self.going_on()
+        return lambda: time.monotonic() < end or self.has_time()
 
     def reading(self, rows: Sequence[T], share: float = 0.5) -> Iterator[T]:
         """The traces in random order, as many as can be read in a share of the time left: a model of some of them is
@@ -100,7 +192,7 @@ class Work:
         of the report, `before` is the time of earlier work in seconds."""
         actions = self.traces.actions
         heads = heads.only(heads.unique())
-        heads = heads.only(undominated(heads, self.clock.going_on))
+        heads = heads.only(undominated(heads, self.clock.has_time))
         kept = heads.only(
             prune(Candidates.alone(heads), actions, min(PRUNING, self.clock.left()), stop=self.clock.stop)
         )
@@ -138,24 +230,12 @@ class Work:
         return self.ground(heads, lifted.report, before=lifted.report["seconds"])
 
     def _report(self, facts: Mapping[str, Any], before: float = 0.0) -> dict[str, Any]:
-        traces = self.traces
         self._listed.unfinished = bool(self.clock.cut)
         return {
             **facts,
             "method": self.method,
             "settings": {"seconds": self.clock.seconds, **facts.get("settings", {})},
-            "traces": {
-                "count": len(traces),
-                "positive": traces.positives,
-                "longest": traces.longest,
-                "sha256": traces.sha256,
-            },
+            "traces": self.traces.summary(),
             "unfinished": list(dict.fromkeys(self.clock.cut + self.clock.too_many)),
             "seconds": round(before + time.monotonic() - self.clock.begun, 2),
         }
-
-
-def accuracy(heads: Heads, judge: Judge) -> float:
-    """The share of the traces that the heads together classify correctly."""
-    verdicts = judge.verdicts(heads)
-    return float(judge.right(verdicts.alarms, verdicts.catches).mean())

@@ -4,7 +4,7 @@
 2. All alternating features are listed (`features`); for each negative trace that none of them catches, the smallest
    feature that does is added, of a wider kind if necessary.
 3. Each feature gets the preconditions that are worth their description (`preconditions`).
-4. Atoms that the others imply are dropped (`pruning.prune`), which keeps the language.
+4. Atoms that the others imply are dropped (`containment.prune`), which keeps the language.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Unpack
 import numpy as np
 
 from statewise.runtime.messages import counted
-from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer
+from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer, TimeUp
 from statewise.strips.exact.frame import Clock, Options, Work
 from statewise.strips.exact.preconditions import EVIDENCE, Occasions, alternation_evidence, as_heads, preconditions
-from statewise.strips.exact.solver import TimeUp
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import Learned
@@ -42,12 +41,12 @@ def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
     negatives = distinct_negatives(traces)
     check_consistent(traces, windows)
     work.say(f"{len(windows)} minimal windows")
-    found = work.listed.alternating(None, windows, seconds=clock.left() / 3, stop=clock.stop)
-    if not found.complete and len(found.features) < MOST:
+    listed = work.listed.alternating(None, windows, seconds=clock.left() / 3, stop=clock.stop)
+    if not listed.complete and len(listed.features) < MOST:
         clock.cut.append("listing the alternating features")
-    work.say(f"{len(found.features)} alternating features" + ("" if found.complete else ", not all"))
-    able = required(windows, found.features, clock)
-    priced = price(windows, negatives, able, clock, complete=found.complete)
+    work.say(f"{len(listed.features)} alternating features" + ("" if listed.complete else ", not all"))
+    able = required(windows, listed.features, clock)
+    priced = price(windows, negatives, able, clock, complete=listed.complete)
     wider = {each for kind in KINDS[1:] for each in priced[kind]}
     heads, worth = weighed(traces, able, wider, clock)
     work.say(f"{len(heads)} atoms")
@@ -55,8 +54,8 @@ def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
         heads,
         {
             "windows": len(windows),
-            "features": len(found.features),
-            "all_features": found.complete,
+            "features": len(listed.features),
+            "all_features": listed.complete,
             "priced": {kind: len(some) for kind, some in priced.items()},
             "supported": int((worth >= EVIDENCE).sum()),
         },
@@ -67,14 +66,14 @@ def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
 def required(windows: Windows, features: Sequence[Feature], clock: Clock) -> dict[Feature, int]:
     """For each feature the actions that can require it. Even without time left, some features are tested, so that there
     is a model."""
-    found: dict[Feature, int] = {}
-    going_on = clock.going_on_a_little()
+    able: dict[Feature, int] = {}
+    has_time = clock.with_grace()
     for feature in features:
-        if not going_on():
+        if not has_time():
             clock.cut.append("testing preconditions")
             break
-        found[feature] = windows.required(*feature)
-    return found
+        able[feature] = windows.required(*feature)
+    return able
 
 
 def weighed(
@@ -83,15 +82,15 @@ def weighed(
     """The atoms of these effects with the preconditions that are worth their description, of those that they can have,
     and the worth of each effect that can be required. The effects in `wider` need not alternate."""
     features = [each for each in able if able[each]]
-    occasions = Occasions.at(traces, features, clock.going_on_a_little())
-    swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features], clock.going_on_a_little())
+    occasions = Occasions.at(traces, features, clock.with_grace())
+    swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features], clock.with_grace())
     worth = alternation_evidence(features, occasions, swapped)
     sure = [
         each.delete & able[each] if value >= EVIDENCE and each not in wider else 0
         for each, value in zip(features, worth)
     ]
-    chosen = preconditions([able[each] for each in features], sure, occasions, support=support, going_on=clock.going_on)
-    if not clock.going_on():
+    chosen = preconditions([able[each] for each in features], sure, occasions, support=support, has_time=clock.has_time)
+    if not clock.has_time():
         clock.cut.append("weighing preconditions")
     return as_heads(features, chosen, len(traces.actions)), worth
 
@@ -144,7 +143,7 @@ def price(
     """For each negative trace that no feature of `able` catches, a smallest feature that does, of the narrowest kind
     that has one. Adds them to `able`, with the actions that can require them. Searches no alternating ones if all of
     these are known (`complete`)."""
-    found: dict[str, list[Feature]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[Feature]] = {kind: [] for kind in KINDS}
     pricers: dict[str, Pricer] = {}
     by_end: dict[int, list[Feature]] = {}
     for feature, required in able.items():
@@ -153,23 +152,23 @@ def price(
     for row in negatives:
         if any(catches(row, each) for each in by_end.get(row[-1], ())):
             continue
-        if not clock.going_on():
+        if not clock.has_time():
             clock.cut.append("explaining all negative traces")
             break
         for kind in KINDS[complete:]:
             if kind not in pricers:
                 pricers[kind] = Pricer(windows, kind)
             try:
-                smallest = pricers[kind].smallest(row, going_on=clock.going_on)
+                smallest = pricers[kind].smallest(row, has_time=clock.has_time)
             except TimeUp:
                 break
             if smallest is not None:
-                found[kind].append(smallest)
+                by_kind[kind].append(smallest)
                 able[smallest] = windows.required(*smallest)
                 for c in bits(able[smallest]):
                     by_end.setdefault(c, []).append(smallest)
                 break
-    return found
+    return by_kind
 
 
 def catches(row: Trace, feature: Feature) -> bool:

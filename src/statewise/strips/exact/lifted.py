@@ -1,9 +1,9 @@
 """Learns action schemas exactly, for instances of any size; positive traces are enough.
 
-For each signature the alternating predicates are listed by SAT over the windows of slots (`slots`, `features`). A
+For each signature the alternating predicates are listed by SAT over the windows of slots (`predicates`, `features`). A
 predicate is required by all slots that never occurred while it was known to be false: a small instance has many tuples
 of objects, so that even rare slots have occasions. It is kept if the traces support it, as heads are in a pool
-(`candidates.evidence`). Predicates that need not alternate are kept if the traces support what they reject in addition
+(`heads.evidence`). Predicates that need not alternate are kept if the traces support what they reject in addition
 (`elementary`). Negative traces that no kept predicate catches are covered by the fewest others, of both kinds. If some
 remain, predicates with one more argument are tried. The report says what the traces leave open."""
 
@@ -17,16 +17,22 @@ import numpy as np
 from statewise.runtime.messages import counted
 from statewise.strips.exact.elementary import Question, chosen_elementary, elementary, merged, weigh
 from statewise.strips.exact.features import MOST
-from statewise.strips.exact.frame import READING, Clock, Options, Work
+from statewise.strips.exact.frame import READING, Clock, Listed, Options, Work
 from statewise.strips.exact.ground import check_consistent
-from statewise.strips.exact.listed import Listed
-from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
-from statewise.strips.exact.slots import Signature, signatures, slot_windows
+from statewise.strips.exact.predicates import (
+    Predicate,
+    Signature,
+    as_schemas,
+    distinct_predicates,
+    grounded,
+    signatures,
+    slot_windows,
+    without_covered,
+)
 from statewise.strips.exact.verdicts import kind_of_schemas
 from statewise.strips.exact.windows import Windows, valid_rows
-from statewise.strips.model.candidates import EVIDENCE, Candidates, evidence, smallest_cover
-from statewise.strips.model.heads import Judge
-from statewise.strips.model.lifted_model import LiftedModel, sorts_of
+from statewise.strips.model.heads import EVIDENCE, Candidates, Judge, evidence, smallest_cover
+from statewise.strips.model.schemas import LiftedModel, objects_by_sort
 from statewise.strips.model.traces import Trace, Traces
 
 ARITY = 2
@@ -53,32 +59,30 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **options: Unpack[
     if sum(traces.labels):
         check_consistent(traces, Windows.of_rows(len(traces.actions), clock.reading(rows, 0.2)))
     windows: dict[Signature, Windows] = {}
-    found: list[Predicate] = []
+    offered: list[Predicate] = []
     counts: dict[int, int] = {}
     best: _Chosen | None = None
     for wanted in range(MOST_ARITY + 1):
         if wanted > arity and best is not None and (best.accuracy == 1 or not sum(traces.labels)):
             break
-        if not clock.going_on():
+        if not clock.has_time():
             clock.cut.append(f"predicates of {counted(wanted, 'argument')}")
             break
-        new = windows_of_slots(traces.actions, rows, wanted, clock)
-        listed = all_predicates(new, wanted, clock, work.listed)
-        counts[wanted] = len(listed)
-        found += listed
-        windows |= new
-        work.say(f"{counted(len(listed), 'alternating predicate')} of {counted(wanted, 'argument')}")
+        more_windows, predicates = predicates_of_arity(wanted, traces, rows, work)
+        counts[wanted] = len(predicates)
+        offered += predicates
+        windows |= more_windows
         if wanted >= arity:
-            best = _chosen(found, windows, traces, clock)
+            best = _chosen(offered, windows, traces, clock)
     if best is None:
-        best = _chosen(found, windows, traces, clock)
+        best = _chosen(offered, windows, traces, clock)
     # predicates of some traces may reject others, so the accuracy is computed unless all were read
     accuracy = {} if READING in clock.cut else {"training_accuracy": best.accuracy}
     return work.lifted(
         as_schemas(best.predicates, traces.actions),
         {
             "settings": {"arity": arity},
-            "offered": len(found),
+            "offered": len(offered),
             "by_arity": counts,
             "predicates": len(best.predicates),
             "not_alternating": best.elementary,
@@ -92,7 +96,7 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **options: Unpack[
 
 def assumed(traces: Traces, arity: int) -> str:
     """What the schemas assume beyond the traces, which do not show the states in which they begin."""
-    begins = len({row[0] for row, label in zip(traces.rows, traces.labels) if len(row) > label})
+    begins = len({row[0] for row in traces.valid_only().rows})
     absent = "never happened" if not sum(traces.labels) else "never happened, or explains the negative ones,"
     these, begin = ("this", "begins") if len(traces) == 1 else ("these", "begin")
     with_what = f"{begins:,} different actions" if begins > 1 else "one action"
@@ -105,10 +109,7 @@ def assumed(traces: Traces, arity: int) -> str:
 
 def few_objects(actions: Sequence[str]) -> list[list[str]]:
     """The sorts of objects with fewer than `ENOUGH`."""
-    sorts: dict[int, list[str]] = {}
-    for name, sort in sorted(sorts_of(actions)[1].items()):
-        sorts.setdefault(sort, []).append(name)
-    return [names for names in sorts.values() if len(names) < ENOUGH]
+    return [names for names in objects_by_sort(actions) if len(names) < ENOUGH]
 
 
 def windows_of_slots(
@@ -118,43 +119,61 @@ def windows_of_slots(
     return {each: slot_windows(each, actions, clock.reading(rows, 0.2)) for each in signatures(actions, arity)}
 
 
-def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clock, listed: Listed) -> list[Predicate]:
-    """The alternating predicates of `arity` arguments that can reject something, without mirror images, each with all
-    slots that can require it. What is found is added to `listed`."""
-    found: list[Predicate] = []
-    little = clock.going_on_a_little()
-    for signature, windows in of_slots.items():
-        features, complete = listed.alternating(signature, windows, seconds=clock.left() / 2, stop=clock.stop)
-        what = f"listing predicates of {counted(arity, 'argument')}"
+def all_predicates(
+    windows_of: Mapping[Signature, Windows], clock: Clock, listed: Listed, what: str, support: int = 1
+) -> list[Predicate]:
+    """The alternating predicates that can reject something, without mirror images, each with all slots that can require
+    it. The features are added to `listed`. `what` says in messages what was not finished; `support` is the number of
+    traces that imply each window."""
+    predicates: list[Predicate] = []
+    has_time = clock.with_grace()
+    for signature, windows in windows_of.items():
+        features, complete = listed.alternating(
+            signature, windows, support=support, seconds=clock.left() / 2, stop=clock.stop
+        )
         if len(features) >= MOST and not complete:
             clock.too_many.append(f"{what}: more than {MOST} alternate")
         elif not complete:
             clock.cut.append(what)
-        found += distinct_predicates(signature, windows, features, little)
-    return found
+        predicates += distinct_predicates(signature, windows, features, has_time)
+    return predicates
+
+
+def predicates_of_arity(
+    arity: int, traces: Traces, rows: Sequence[Trace], work: Work
+) -> tuple[dict[Signature, Windows], list[Predicate]]:
+    """The windows of the slots in the valid traces `rows` for each signature of `arity` arguments, and their
+    alternating predicates."""
+    windows = windows_of_slots(traces.actions, rows, arity, work.clock)
+    named = counted(arity, "argument")
+    predicates = all_predicates(windows, work.clock, work.listed, f"listing predicates of {named}")
+    work.say(f"{counted(len(predicates), 'alternating predicate')} of {named}")
+    return windows, predicates
 
 
 class _Chosen(NamedTuple):
     predicates: list[Predicate]
     elementary: int
-    """Options many of them need not alternate."""
+    """The number of predicates that need not alternate."""
     accuracy: float
     """The share of the traces that the predicates classify correctly."""
     questions: list[Question]
 
 
-def _chosen(found: Sequence[Predicate], windows: Mapping[Signature, Windows], traces: Traces, clock: Clock) -> _Chosen:
+def _chosen(
+    offered: Sequence[Predicate], windows: Mapping[Signature, Windows], traces: Traces, clock: Clock
+) -> _Chosen:
     """The predicates that the traces support, alternating ones first; and the fewest others that catch the remaining
     negative traces."""
     some = traces.only(range(min(WEIGHED, len(traces))))
-    found, worth = _weighed(found, some, clock)
-    taken = [each for each, value in zip(found, worth) if value >= EVIDENCE]
-    more, weighed = chosen_elementary(taken, elementary(windows, clock), some, clock)
-    taken += more
+    offered, worth = _weighed(offered, some, clock)
+    chosen = [each for each, value in zip(offered, worth) if value >= EVIDENCE]
+    more, weighed = chosen_elementary(chosen, elementary(windows, clock), some, clock)
+    chosen += more
     judge = Judge(traces.only([place for place, label in enumerate(traces.labels) if label]))
-    missing = ~_catches(taken, traces.actions, judge).any(0)
+    missing = ~_catches(chosen, traces.actions, judge).any(0)
     if missing.any():
-        rest = [each for each, value in zip(found, worth) if value < EVIDENCE] + weighed.offered
+        rest = [each for each, value in zip(offered, worth) if value < EVIDENCE] + weighed.offered
         value = np.concatenate([worth[worth < EVIDENCE], weighed.worth])
         catches = _catches(rest, traces.actions, judge)[:, missing]
         able = catches.any(0)
@@ -162,34 +181,26 @@ def _chosen(found: Sequence[Predicate], windows: Mapping[Signature, Windows], tr
             cover = [
                 rest[place] for place in smallest_cover(catches[:, able], value, seconds=min(5.0, clock.left()))[0]
             ]
-            taken += cover
-            more += [each for each in cover if each not in found]
-            weighed = weigh(taken, [each for each in weighed.offered if each not in cover], some, clock)
-    missed = float((~_catches(taken, traces.actions, judge).any(0)).sum())
-    kept = [each for each in taken if each not in more] + merged(more)
-    first = {id(each): place for place, each in enumerate(kept)}
-    kept = [
-        each
-        for each in kept
-        if not any(
-            other.covers(each) and (not each.covers(other) or first[id(other)] < first[id(each)])
-            for other in kept
-            if other is not each
-        )
-    ]
-    return _Chosen(kept, len(merged(more)), 1 - missed / len(traces), weighed.questions(traces.actions))
+            chosen += cover
+            more += [each for each in cover if each not in offered]
+            weighed = weigh(chosen, [each for each in weighed.offered if each not in cover], some, clock)
+    missed = float((~_catches(chosen, traces.actions, judge).any(0)).sum())
+    kept = [each for each in chosen if each not in more] + merged(more)
+    return _Chosen(
+        without_covered(kept), len(merged(more)), 1 - missed / len(traces), weighed.questions(traces.actions)
+    )
 
 
-def _weighed(found: Sequence[Predicate], traces: Traces, clock: Clock) -> tuple[Sequence[Predicate], np.ndarray]:
-    """As many predicates as there is time to weigh, with the evidence for them."""
-    judge, going_on = Judge(traces.valid_only()), clock.going_on_a_little()
+def _weighed(offered: Sequence[Predicate], traces: Traces, clock: Clock) -> tuple[Sequence[Predicate], np.ndarray]:
+    """The predicates that there is time to weigh, with the evidence for them."""
+    judge, has_time = Judge(traces.valid_only()), clock.with_grace()
     worth = [np.zeros(0)]
-    for first in range(0, len(found), AT_ONCE):
-        if not going_on():
+    for first in range(0, len(offered), AT_ONCE):
+        if not has_time():
             clock.cut.append("weighing predicates")
-            return found[:first], np.concatenate(worth)
-        worth.append(evidence(_candidates(found[first : first + AT_ONCE], traces.actions), judge))
-    return found, np.concatenate(worth)
+            return offered[:first], np.concatenate(worth)
+        worth.append(evidence(_candidates(offered[first : first + AT_ONCE], traces.actions), judge))
+    return offered, np.concatenate(worth)
 
 
 def _catches(predicates: Sequence[Predicate], actions: Sequence[str], judge: Judge) -> np.ndarray:
@@ -203,12 +214,12 @@ def _catches(predicates: Sequence[Predicate], actions: Sequence[str], judge: Jud
     return np.concatenate(blocks)
 
 
-def _candidates(found: Sequence[Predicate], actions: Sequence[str]) -> Candidates:
+def _candidates(predicates: Sequence[Predicate], actions: Sequence[str]) -> Candidates:
     """The predicates with their ground heads over the traces' objects."""
-    heads, owner = grounded(found, actions)
+    heads, owner = grounded(predicates, actions)
     return Candidates(
         heads,
         owner,
-        np.array([each.size() for each in found]),
-        np.array([3 * len(each.signature.slots) for each in found]),
+        np.array([each.size() for each in predicates]),
+        np.array([3 * len(each.signature.slots) for each in predicates]),
     )

@@ -11,8 +11,8 @@ With k too small, noise forbids correct atoms; with k too large, rare windows no
 in between the model is the same. So k is increased until the models get worse. Of the models within one standard error
 of the best, the median k is chosen: a model that explains a few traces more may fit the noise.
 
-All tuples of objects share the windows of slots (`slots`), so for schemas noise-free windows recur even where windows
-of ground actions are rare.
+All tuples of objects share the windows of slots (`predicates`), so for schemas noise-free windows recur even where
+windows of ground actions are rare.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
 from statewise.strips.exact.features import MOST, Feature
-from statewise.strips.exact.frame import Clock, Options, Work, accuracy
+from statewise.strips.exact.frame import Clock, Options, Work
 from statewise.strips.exact.ground import required, weighed
-from statewise.strips.exact.lifted import ARITY, few_objects
-from statewise.strips.exact.listed import Listed
+from statewise.strips.exact.lifted import ARITY, all_predicates, few_objects
 from statewise.strips.exact.preconditions import preconditions, schema_occasions
-from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
-from statewise.strips.exact.slots import Signature, signatures, slot_holders
-from statewise.strips.exact.windows import Holders, Windows, holders_of
-from statewise.strips.model.heads import Heads, Judge
+from statewise.strips.exact.predicates import Predicate, as_schemas, grounded, signatures, slot_holders
+from statewise.strips.exact.windows import Windows, holders_of
+from statewise.strips.model.heads import Heads, Judge, accuracy
 from statewise.strips.model.learned import Learned
-from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.model.schemas import LiftedModel
 from statewise.strips.model.traces import Traces
 
 SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -72,7 +70,7 @@ def best_fit(work: Work, what: str, fit: Callable[[int, float], Fit[M]]) -> tupl
     fits: list[Fit[M]] = []
     count, clock = len(work.traces), work.clock
     for place, support in enumerate(SUPPORTS):
-        if fits and not clock.going_on():
+        if fits and not clock.has_time():
             clock.cut.append(f"trying windows of {support} and more traces")
             break
         if fits and support > count:
@@ -117,11 +115,11 @@ def fitted(
     def fit(support: int, seconds: float) -> Fit[Heads]:
         clock = Clock(seconds, stop)
         windows = Windows.supported(len(traces.actions), holders, support)
-        found = work.listed.alternating(None, windows, support=support, seconds=clock.left() / 2, stop=stop)
-        if not found.complete and len(found.features) < MOST:
+        listed = work.listed.alternating(None, windows, support=support, seconds=clock.left() / 2, stop=stop)
+        if not listed.complete and len(listed.features) < MOST:
             clock.cut.append("listing the alternating features")
-        others = set(effects) - set(found.features)
-        able = required(windows, [*found.features, *sorted(others)], clock)
+        others = set(effects) - set(listed.features)
+        able = required(windows, [*listed.features, *sorted(others)], clock)
         heads, _ = weighed(traces, able, others, clock, support)
         return Fit(support, heads, len(windows), len(able), tuple(clock.cut), accuracy(heads, judge))
 
@@ -151,10 +149,11 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **options: Unpack[
 
     def fit(support: int, seconds: float) -> Fit[list[Predicate]]:
         clock = Clock(seconds, work.clock.stop)
-        found, windows = able_predicates(holders, support, clock, work.listed)
-        kept = with_preconditions(found, traces, clock, support)
+        windows = {each: Windows.supported(len(each.slots), held, support) for each, held in holders.items()}
+        able = all_predicates(windows, clock, work.listed, "listing the alternating predicates", support)
+        kept = with_preconditions(able, traces, clock, support)
         right = accuracy(grounded(kept, traces.actions)[0], judge)
-        return Fit(support, kept, windows, len(found), tuple(clock.cut), right)
+        return Fit(support, kept, sum(map(len, windows.values())), len(able), tuple(clock.cut), right)
 
     best, tried = best_fit(work, "schemas", fit)
     return work.lifted(
@@ -171,36 +170,16 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **options: Unpack[
     )
 
 
-def able_predicates(
-    holders: Mapping[Signature, Holders], support: int, clock: Clock, listed: Listed
-) -> tuple[list[Predicate], int]:
-    """The alternating predicates of the windows that at least `support` traces imply, without mirror images, each with
-    all slots that can require it; and the number of these windows. What is found is added to `listed`."""
-    found: list[Predicate] = []
-    little = clock.going_on_a_little()
-    count = 0
-    for signature, of_pair in holders.items():
-        windows = Windows.supported(len(signature.slots), of_pair, support)
-        count += len(windows)
-        features, complete = listed.alternating(
-            signature, windows, support=support, seconds=clock.left() / 2, stop=clock.stop
-        )
-        if not complete and len(features) < MOST:
-            clock.cut.append("listing the alternating predicates")
-        found += distinct_predicates(signature, windows, features, little)
-    return found, count
-
-
-def with_preconditions(found: Sequence[Predicate], traces: Traces, clock: Clock, support: int) -> list[Predicate]:
+def with_preconditions(predicates: Sequence[Predicate], traces: Traces, clock: Clock, support: int) -> list[Predicate]:
     """The predicates with those of their possible preconditions that are worth their description; without predicates
     that nothing requires."""
-    required = [0] * len(found)
-    for literals, occasions in schema_occasions(found, traces, clock.going_on_a_little()):
+    required = [0] * len(predicates)
+    for literals, occasions in schema_occasions(predicates, traces, clock.with_grace()):
         chosen = preconditions(
-            [1] * len(literals), [0] * len(literals), occasions, support=support, going_on=clock.going_on
+            [1] * len(literals), [0] * len(literals), occasions, support=support, has_time=clock.has_time
         )
-        for (owner, slot), taken in zip(literals, chosen):
-            required[owner] |= taken << slot
-    if not clock.going_on():
+        for (owner, slot), requires in zip(literals, chosen):
+            required[owner] |= requires << slot
+    if not clock.has_time():
         clock.cut.append("weighing preconditions")
-    return [Predicate(each.signature, pre, each.add, each.delete) for each, pre in zip(found, required) if pre]
+    return [Predicate(each.signature, pre, each.add, each.delete) for each, pre in zip(predicates, required) if pre]

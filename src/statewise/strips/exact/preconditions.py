@@ -29,8 +29,7 @@ import numpy as np
 
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.predicates import Predicate, ground_entries, grounded
-from statewise.strips.model.candidates import smallest_cover
-from statewise.strips.model.heads import ActionSet, Heads
+from statewise.strips.model.heads import ActionSet, Heads, smallest_cover
 from statewise.strips.model.model import bits
 from statewise.strips.model.schemas import arguments
 from statewise.strips.model.traces import Traces
@@ -72,11 +71,11 @@ class Occasions:
         return np.concatenate([np.zeros(0, dtype=np.int64), *blocks])
 
     @classmethod
-    def at(cls, traces: Traces, features: Sequence[Feature], going_on: Callable[[], bool] = lambda: True) -> Occasions:
-        """Walks through all traces at once; once `going_on()` is false, only through their beginnings."""
+    def at(cls, traces: Traces, features: Sequence[Feature], has_time: Callable[[], bool] = lambda: True) -> Occasions:
+        """Walks through all traces at once; once `has_time()` is false, only through their beginnings."""
         actions = len(traces.actions)
         delete, add = (as_array([each[which] for each in features], actions).T for which in (0, 1))
-        act, end, known = known_false(traces, delete, add, going_on)
+        act, end, known = known_false(traces, delete, add, has_time)
         first, place = distinct(known)
         return cls(
             transposed(known[first])[: len(features)],
@@ -111,33 +110,33 @@ def preconditions(
     occasions: Occasions,
     *,
     support: int = 1,
-    going_on: Callable[[], bool] = lambda: True,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> list[ActionSet]:
     """For each atom the actions that require it, among those that can (`able`); `sure` ones are chosen at no price. A
-    remaining negative trace is explained if at least `support` of them share an atom. Once `going_on()` is false, the
+    remaining negative trace is explained if at least `support` of them share an atom. Once `has_time()` is false, the
     remaining actions get only the sure ones."""
     chosen = list(sure)
     price = np.log2(max(2, len(able))) + np.log2(max(2, occasions.valid)) / 2
     for c in range(len(occasions.counts)):
-        given = [place for place, each in enumerate(sure) if each >> c & 1]
+        sure_of_c = [place for place, each in enumerate(sure) if each >> c & 1]
         free = [place for place, each in enumerate(able) if each >> c & 1 and not sure[place] >> c & 1]
-        if free and going_on():
-            for place in _of_action(c, given, np.array(free), occasions, price, support):
+        if free and has_time():
+            for place in _of_action(c, sure_of_c, np.array(free), occasions, price, support):
                 chosen[place] |= 1 << c
     return chosen
 
 
 def _of_action(
-    c: int, given: Sequence[int], free: np.ndarray, occasions: Occasions, price: float, support: int
+    c: int, sure: Sequence[int], free: np.ndarray, occasions: Occasions, price: float, support: int
 ) -> list[int]:
-    """The atoms of `free` that action `c` requires in addition to those `given`."""
+    """The atoms of `free` that action `c` requires in addition to those `sure`."""
     left = occasions.times.astype(np.float64)
     ends = occasions.negatives[c]
     places, times = occasions.occurs[c]
     own = np.zeros_like(left)
     own[places] = times
-    if given:
-        rejected: np.ndarray = np.logical_or.reduce(occasions.of(given))
+    if sure:
+        rejected: np.ndarray = np.logical_or.reduce(occasions.of(sure))
         left[rejected] = own[rejected] = 0
         ends = ends[~rejected[ends]]
     false = occasions.of(free)
@@ -186,9 +185,9 @@ def as_heads(features: Sequence[Feature], required: Sequence[ActionSet], actions
 
 
 def known_false(
-    traces: Traces, delete: np.ndarray, add: np.ndarray, going_on: Callable[[], bool] = lambda: True
+    traces: Traces, delete: np.ndarray, add: np.ndarray, has_time: Callable[[], bool] = lambda: True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Walks through all traces at once; once `going_on()` is false, only through their beginnings.
+    """Walks through all traces at once; once `has_time()` is false, only through their beginnings.
 
     Returns for M positions the action [M], whether it is the invalid end of a negative trace [M], and which atoms are
     known to be false before it [M, ceil(F / 8)], as packed bits. `delete` and `add` [A, F] are the effects."""
@@ -203,17 +202,17 @@ def known_false(
         acts.append(act)
         ends.append((labels[going] == 1) & (lengths[going] == at + 1))
         state[going] = before & keep[act] | enter[act]
-        if not going_on():
+        if not has_time():
             break
     return np.concatenate(acts), np.concatenate(ends), np.concatenate(states)
 
 
 def transposed(packed: np.ndarray) -> np.ndarray:
     """[8 B, ceil(U / 8)] the transposed matrix, from its packed bits [U, B]."""
-    found = [np.zeros((0, -(-len(packed) // 8)), dtype=np.uint8)]
+    blocks = [np.zeros((0, -(-len(packed) // 8)), dtype=np.uint8)]
     for byte in range(packed.shape[1]):
-        found.append(np.packbits(np.unpackbits(packed[:, byte : byte + 1], axis=1).T, axis=1))
-    return np.concatenate(found)
+        blocks.append(np.packbits(np.unpackbits(packed[:, byte : byte + 1], axis=1).T, axis=1))
+    return np.concatenate(blocks)
 
 
 def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -234,10 +233,10 @@ Literals = list[tuple[int, int]]
 
 
 def schema_occasions(
-    predicates: Sequence[Predicate], traces: Traces, going_on: Callable[[], bool] = lambda: True
+    predicates: Sequence[Predicate], traces: Traces, has_time: Callable[[], bool] = lambda: True
 ) -> Iterator[tuple[Literals, Occasions]]:
     """For each schema that can require some predicate, its literals and their occasions: action 0 of these stands for
-    any ground action of the schema, action 1 for all others. Once `going_on()` is false, only the beginnings of the
+    any ground action of the schema, action 1 for all others. Once `has_time()` is false, only the beginnings of the
     traces are read."""
     actions = traces.actions
     heads, _ = grounded(predicates, actions)
@@ -245,7 +244,7 @@ def schema_occasions(
     for each in ground_entries(predicates, actions):
         if each.role == 0:
             at_action.setdefault(each.action, {})[each.owner, each.slot] = each.head
-    act, end, known = known_false(traces, heads.delete.T, heads.add.T, going_on)
+    act, end, known = known_false(traces, heads.delete.T, heads.add.T, has_time)
     first, place = distinct(known)
     valid = np.bincount(place[~end], minlength=len(first))
     by_schema: dict[str, list[int]] = {}

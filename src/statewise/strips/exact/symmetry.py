@@ -1,6 +1,6 @@
 """Traces renamed by symmetries of the instance: what is true of one object is true of another of its sort.
 
-A symmetry permutes objects of one sort (`lifted_model.sorts_of`) and maps the ground actions onto themselves. If the
+A symmetry permutes objects of one sort (`schemas.sorts_of`) and maps the ground actions onto themselves. If the
 instance is symmetric, a renamed trace is also a trace, so that few traces show much more. Names of actions alone do not
 show whether it is: a symmetry is refused if the renamed traces contradict the given ones."""
 
@@ -14,8 +14,7 @@ from math import factorial, prod
 import numpy as np
 
 from statewise.strips.exact.windows import Windows
-from statewise.strips.model.lifted_model import sorts_of
-from statewise.strips.model.schemas import arguments
+from statewise.strips.model.schemas import arguments, objects_by_sort
 from statewise.strips.model.traces import Trace, Traces
 
 MOST = 60
@@ -39,10 +38,7 @@ class Symmetric:
 def symmetries(actions: Sequence[str], most: int = MOST) -> list[Renaming]:
     """Renamings of the actions by permutations of objects of one sort, at most `most`, without the identity. Raises
     `ValueError` if a schema occurs with different numbers of arguments."""
-    sorts: dict[int, list[str]] = {}
-    for name, sort in sorted(sorts_of(actions)[1].items()):
-        sorts.setdefault(sort, []).append(name)
-    groups = list(sorts.values())
+    groups = objects_by_sort(actions)
     swaps = [dict(zip(pair, pair[::-1])) for group in groups for pair in combinations(group, 2)]
     if prod(factorial(len(group)) for group in groups) <= most:
         orders = product(*(list(permutations(group)) for group in groups))
@@ -54,16 +50,16 @@ def symmetries(actions: Sequence[str], most: int = MOST) -> list[Renaming]:
             for _ in range(most - len(swaps))
         ]
     number = {name: place for place, name in enumerate(actions)}
-    found: dict[Renaming, None] = {}
+    renamings: dict[Renaming, None] = {}
     for each in maps:
         renamed = []
         for action in actions:
             schema, objects = arguments(action)
             renamed.append(number.get(" ".join((schema, *(each.get(name, name) for name in objects))), -1))
         if -1 not in renamed:
-            found[tuple(renamed)] = None
-    found.pop(tuple(range(len(actions))), None)
-    return list(found)[:most]
+            renamings[tuple(renamed)] = None
+    renamings.pop(tuple(range(len(actions))), None)
+    return list(renamings)[:most]
 
 
 def symmetric(traces: Traces) -> Symmetric:

@@ -10,7 +10,7 @@ this contradicts the training traces iff some negative trace then ends in an act
 The training traces leave everything else undecided. No verdict is wrong if the training traces are those of some action
 model and free of errors. Nothing is certain from the first action on that was never valid in training.
 
-For lifted models, the windows are those of slots (`slots`), and only schemas of one kind are considered
+For lifted models, the windows are those of slots (`predicates`), and only schemas of one kind are considered
 (`Seen.assumed`), so that much more is decided: a literal is a predicate of at most `arity` different arguments of the
 action, and preconditions are positive. Nothing is certain from the first action on that has an unknown schema or an
 object of another sort.
@@ -35,12 +35,20 @@ from typing import Any, Literal
 
 from statewise.runtime.json_files import ANYTHING, COUNT, FLAG, TEXT, Leaf, Shape, check, one_of, read_json
 from statewise.runtime.messages import counted
-from statewise.strips.exact.slots import Event, Signature, events, latest_first, signatures, slot_windows
+from statewise.strips.exact.predicates import (
+    Event,
+    Recent,
+    Signature,
+    events,
+    latest_first,
+    signatures,
+    slot_windows,
+    windows_of_event,
+)
 from statewise.strips.exact.windows import Windows, any_inside, valid_rows, windows_of
 from statewise.strips.model.heads import ActionSet, Head
 from statewise.strips.model.learned import SEEN_FILE
-from statewise.strips.model.lifted_model import sorts_of
-from statewise.strips.model.schemas import arguments
+from statewise.strips.model.schemas import arguments, sorts_of
 from statewise.strips.model.traces import Trace, Traces
 
 FORMAT = "statewise seen windows 2"
@@ -133,33 +141,33 @@ class Seen:
         arity: int | None = None,
         constants: Iterable[str] = (),
         reading: Callable[[Sequence[Trace]], Iterable[Trace]] = iter,
-        going_on: Callable[[], bool] = lambda: True,
+        has_time: Callable[[], bool] = lambda: True,
     ) -> Seen:
         """Reads the traces; for lifted models with `arity`, the most arguments of a predicate. Each of `constants` may
         be the constant of predicates with one argument less. Traces that `reading` does not pass on are ignored. Once
-        `going_on()` is false, the remaining constants are not read, and verdicts that depend on them are undecided."""
+        `has_time()` is false, the remaining constants are not read, and verdicts that depend on them are undecided."""
         rows = valid_rows(traces)
         lifted = None if arity is None else _signatures(traces.actions, arity)
-        found = cls(traces.actions, lifted, arity or 0, _windows_of(traces.actions, lifted, rows, reading))
+        seen = cls(traces.actions, lifted, arity or 0, _windows_of(traces.actions, lifted, rows, reading))
         happened = (traces.actions[at] for at in {at for row in rows for at in row})
-        found.happened = frozenset(name if lifted is None else arguments(name)[0] for name in happened)
+        seen.happened = frozenset(name if lifted is None else arguments(name)[0] for name in happened)
         ends: dict[tuple[Option, ...], list[Trace]] = {}
         for row in reading(sorted({row for row, label in zip(traces.rows, traces.labels) if label})):
-            last = next(found.options([traces.actions[at] for at in row], start=len(row) - 1), [])
-            mine = tuple(sorted(option for option in last if not found._contains_seen(*option)))
+            last = next(seen.options([traces.actions[at] for at in row], start=len(row) - 1), [])
+            mine = tuple(sorted(option for option in last if not seen._contains_seen(*option)))
             ends.setdefault(mine, []).append(row)
-        found.negatives = sorted(ends)
-        found.ends = [ends[each] for each in found.negatives]
+        seen.negatives = sorted(ends)
+        seen.ends = [ends[each] for each in seen.negatives]
         if arity:
             for constant in constants:
-                if not going_on():
-                    found.constants[constant] = cls((), (), arity - 1)
+                if not has_time():
+                    seen.constants[constant] = cls((), (), arity - 1)
                     continue
                 actions = tuple(apart(name, constant) for name in traces.actions)
-                mine_too = _signatures(actions, arity - 1)
-                windows = _windows_of(actions, mine_too, rows, reading)
-                found.constants[constant] = cls(actions, mine_too, arity - 1, windows)
-        return found
+                signatures_apart = _signatures(actions, arity - 1)
+                windows = _windows_of(actions, signatures_apart, rows, reading)
+                seen.constants[constant] = cls(actions, signatures_apart, arity - 1, windows)
+        return seen
 
     def with_constants(self, names: Iterable[str]) -> Seen:
         """What the traces show if only these objects may be constants. Raises `ValueError` if one of them is not an
@@ -301,23 +309,20 @@ class Seen:
 
     def _of_slots(self, names: Sequence[str], start: int) -> Iterator[list[Option]]:
         assert self.lifted is not None
-        recent: list[dict[tuple[str, ...], list[tuple[int, ActionSet]]]] = [{} for _ in self.lifted]
+        recent: list[dict[tuple[str, ...], Recent]] = [{} for _ in self.lifted]
         known = True
         for step, name in enumerate(names):
             touched = self._touched(name) if known else None
             known = touched is not None
-            found: list[Option] = []
+            options: list[Option] = []
             for number, of_tuple in enumerate(touched or ()):
                 for tuple_of, event in of_tuple.items():
                     before = recent[number].get(tuple_of, [])
-                    for c in event if step >= start else ():
-                        between = 0
-                        for x, together in before:
-                            found.append(((number, x, c), between | together))
-                            between |= 1 << x
+                    if step >= start:
+                        options += (((number, x, c), between) for x, between, c in windows_of_event(event, before))
                     recent[number][tuple_of] = latest_first(event, before)
             if step >= start:
-                yield found if known else [UNKNOWN]
+                yield options if known else [UNKNOWN]
 
     def _touched(self, name: str) -> list[dict[tuple[str, ...], Event]] | None:
         """For each signature the tuples of objects that an action mentions, and its slots for each tuple; None if its
@@ -373,15 +378,15 @@ class Seen:
             if more != x and not self._contains_seen(pair, between | 1 << more):
                 between |= 1 << more
         kept = between | 1 << x
-        found: dict[tuple[str, ...], list[ActionSet]] = {}
+        parts_of: dict[tuple[str, ...], list[ActionSet]] = {}
         for at, mine in enumerate(touched):
             for tuple_of, event in mine.items():
                 adds = any(not kept >> slot & 1 for slot in event)
                 holds = (c in event, adds, x in event and not adds)
-                parts = found.setdefault(tuple_of, [0, 0, 0])
+                parts = parts_of.setdefault(tuple_of, [0, 0, 0])
                 for which, does in enumerate(holds):
                     parts[which] |= does << at
-        made = (Head(" ".join(("guard", *tuple_of)), *parts) for tuple_of, parts in found.items())
+        made = (Head(" ".join(("guard", *tuple_of)), *parts) for tuple_of, parts in parts_of.items())
         return [each for each in made if not each.idle]
 
     def as_json(self) -> bytes:
@@ -491,11 +496,11 @@ def _read_windows(
 ) -> tuple[tuple[Signature, ...] | None, dict[Pair, list[ActionSet]], list[int]]:
     """Signatures, minimal windows, and the number of slots of each signature, or of `actions`. Raises `ValueError` if
     they are damaged."""
-    found = tuple(map(_signature, content["signatures"])) if lifted else None
-    if found == ():
+    lifted_signatures = tuple(map(_signature, content["signatures"])) if lifted else None
+    if lifted_signatures == ():
         raise ValueError("it holds no signature")
-    slots = [actions] if found is None else [len(each.slots) for each in found]
-    return found, dict(_windows(each, slots) for each in content["windows"]), slots
+    slots = [actions] if lifted_signatures is None else [len(each.slots) for each in lifted_signatures]
+    return lifted_signatures, dict(_windows(each, slots) for each in content["windows"]), slots
 
 
 def _signature(entry: list[Any]) -> Signature:
@@ -503,12 +508,12 @@ def _signature(entry: list[Any]) -> Signature:
     sorts, slots = entry
     check(sorts, [COUNT], "the sorts of a signature")
     check(slots, [[ANYTHING]], "the slots of a signature")
-    found = []
+    read = []
     for schema, at in slots:
         check(schema, TEXT, "the schema of a slot")
         check(at, [COUNT], "the arguments of a slot")
-        found.append((schema, tuple(at)))
-    return Signature(tuple(sorts), tuple(found))
+        read.append((schema, tuple(at)))
+    return Signature(tuple(sorts), tuple(read))
 
 
 def _windows(entry: list[Any], slots: Sequence[int]) -> tuple[Pair, list[ActionSet]]:

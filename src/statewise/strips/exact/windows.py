@@ -8,12 +8,14 @@ inclusion matter, so the traces can be read once and forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from statewise.strips.model.heads import ActionSet
 from statewise.strips.model.model import bits
 from statewise.strips.model.traces import Trace, Traces
 
+Row = TypeVar("Row", bound=tuple[Any, ...])
 Window = tuple[int, ActionSet, int]
 """(x, W, c)."""
 Holders = dict[tuple[int, int], list[tuple[ActionSet, int]]]
@@ -37,10 +39,10 @@ class Windows:
     @classmethod
     def of_rows(cls, actions: int, rows: Iterable[Trace]) -> Windows:
         """The windows of valid traces."""
-        found = cls(actions)
+        windows = cls(actions)
         for row in rows:
-            found.add(row)
-        return found
+            windows.add(row)
+        return windows
 
     def __len__(self) -> int:
         return sum(map(len, self.minimal.values()))
@@ -59,21 +61,21 @@ class Windows:
     @classmethod
     def supported(cls, actions: int, holders: Holders, support: int) -> Windows:
         """The windows that at least `support` traces imply: each of them has the window, or one inside it."""
-        found = cls(actions)
+        supported = cls(actions)
         for (x, c), of_pair in holders.items():
             smaller: list[tuple[ActionSet, int]] = []
             for between, own in of_pair:
-                if found.contains_seen(x, between, c):
+                if supported.contains_seen(x, between, c):
                     continue
                 implied = own
                 for window, others in smaller:
                     if window & between == window:
                         implied |= others
                 if implied.bit_count() >= support:
-                    found.insert(x, between, c)
+                    supported.insert(x, between, c)
                 else:
                     smaller.append((between, own))
-        return found
+        return supported
 
     def insert(self, x: int, between: ActionSet, c: int) -> None:
         """Adds one seen window, unless it contains a known one."""
@@ -104,10 +106,10 @@ class Windows:
     @property
     def seen(self) -> ActionSet:
         """The actions that occur in a pair."""
-        found = 0
+        seen = 0
         for x, c in self.minimal:
-            found |= 1 << x | 1 << c
-        return found
+            seen |= 1 << x | 1 << c
+        return seen
 
 
 def any_inside(between: ActionSet, windows: Iterable[ActionSet]) -> bool:
@@ -123,11 +125,11 @@ def windows_of(row: Sequence[int], start: int = 0) -> Iterator[list[Window]]:
     recent: list[int] = []  # distinct actions, the latest first
     for place, c in enumerate(row):
         if place >= start:
-            between, found = 0, []
+            between, windows = 0, []
             for x in recent:
-                found.append((x, between, c))
+                windows.append((x, between, c))
                 between |= 1 << x
-            yield found
+            yield windows
         if c in recent:
             recent.remove(c)
         recent.insert(0, c)
@@ -136,26 +138,29 @@ def windows_of(row: Sequence[int], start: int = 0) -> Iterator[list[Window]]:
 def holders_of(traces: Traces, reading: Callable[[Sequence[int]], Iterable[int]] = iter) -> Holders:
     """The windows of the valid actions of `traces`, with the traces that have them. Only traces whose numbers `reading`
     passes on are read."""
-    found: dict[tuple[int, int], dict[ActionSet, int]] = {}
-    for number in reading(range(len(traces))):
-        row, label = traces.rows[number], traces.labels[number]
-        for x, between, c in {each for windows in windows_of(row[: len(row) - label]) for each in windows}:
-            of_pair = found.setdefault((x, c), {})
-            of_pair[between] = of_pair.get(between, 0) | 1 << number
-    return smallest_first(found)
+    return holders_from(
+        (window, 1 << number)
+        for number in reading(range(len(traces)))
+        for window in {each for windows in windows_of(traces.valid(number)) for each in windows}
+    )
 
 
-def smallest_first(found: Mapping[tuple[int, int], Mapping[ActionSet, int]]) -> Holders:
-    """The windows of each pair with their traces, in the order that `Windows.supported` needs."""
-    return {pair: sorted(windows.items(), key=lambda each: each[0].bit_count()) for pair, windows in found.items()}
+def holders_from(windows: Iterable[tuple[Window, int]]) -> Holders:
+    """Joins windows, each with traces that have it, as bits."""
+    by_pair: dict[tuple[int, int], dict[ActionSet, int]] = {}
+    for (x, between, c), traces in windows:
+        traces_with = by_pair.setdefault((x, c), {})
+        traces_with[between] = traces_with.get(between, 0) | traces
+    return {pair: sorted(each.items(), key=lambda window: window[0].bit_count()) for pair, each in by_pair.items()}
 
 
 def valid_rows(traces: Traces) -> list[Trace]:
     """The valid part of each trace, without prefixes of others."""
-    return longest(row[: len(row) - label] for row, label in zip(traces.rows, traces.labels))
+    return longest(map(traces.valid, range(len(traces))))
 
 
-def longest(rows: Iterable[Trace]) -> list[Trace]:
+def longest(rows: Iterable[Row]) -> list[Row]:
     """The distinct rows, sorted, without prefixes of others."""
     ordered = sorted(set(rows))
-    return [row for row, after in zip(ordered, [*ordered[1:], ()]) if row and after[: len(row)] != row]
+    following: list[tuple[Any, ...]] = [*ordered[1:], ()]
+    return [row for row, after in zip(ordered, following) if row and after[: len(row)] != row]

@@ -1,4 +1,5 @@
-"""Action models, ground and lifted: preconditions and effects, single atoms, traces, and the folder of a learned model.
+"""Action models, ground and lifted: preconditions and effects, atoms one by one and in pairs, traces, the
+folder of a learned model.
 
 May import nothing else of `strips`.
 """

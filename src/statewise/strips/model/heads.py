@@ -2,18 +2,20 @@
 binary column of theta. `Head` stores these sets of actions as bits; `Heads` stores those of many atoms as arrays.
 
 A model accepts a trace iff all of its heads do, so each head can be judged alone: it is *sound* if it rejects no valid
-action, and it *catches* the negative traces whose last action it rejects.
+action, and it *catches* the negative traces whose last action it rejects. Learners offer more heads than a model needs:
+`Candidates`, of which those are chosen that the traces support, and the fewest that explain the negative traces.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from statewise.strips.model.model import Action, ActionModel, bits
+from statewise.strips.model.model import Action, ActionModel, Atoms, bits
 from statewise.strips.model.traces import Traces
 
 ActionSet = int
@@ -28,6 +30,11 @@ class Head:
     pre: ActionSet
     add: ActionSet
     delete: ActionSet
+
+    @property
+    def parts(self) -> tuple[ActionSet, ActionSet, ActionSet]:
+        """The actions that require, add and delete the atom."""
+        return self.pre, self.add, self.delete
 
     @property
     def touching(self) -> ActionSet:
@@ -48,21 +55,29 @@ def heads(model: ActionModel) -> list[Head]:
     """The model's atoms, each with its actions."""
     columns = [[0, 0, 0] for _ in model.atoms]
     for number, action in enumerate(model.actions):
-        for which, atoms in enumerate((action.pre, action.add & ~action.delete, action.delete)):
+        for which, atoms in enumerate(action.parts):
             for atom in bits(atoms):
                 columns[atom][which] |= 1 << number
     return [Head(name, *column) for name, column in zip(model.atoms, columns)]
 
 
-def uncovered(wanted: Iterable[Head], given: Sequence[Head]) -> list[Head]:
-    """The heads of `wanted` that are neither idle nor covered by one of `given`: only these need a search."""
-    same = {(head.pre, head.add, head.delete) for head in given}
+def as_model(heads: Sequence[Head], actions: Sequence[str]) -> ActionModel:
+    """The action model with these atoms."""
+
+    def atoms(part: int, action: int) -> Atoms:
+        return sum((head.parts[part] >> action & 1) << place for place, head in enumerate(heads))
+
+    made = (Action(name, *(atoms(part, at) for part in range(3))) for at, name in enumerate(actions))
+    return ActionModel(tuple(head.name for head in heads), tuple(made))
+
+
+def uncovered(wanted: Iterable[Head], covering: Sequence[Head]) -> list[Head]:
+    """The heads of `wanted` that are neither idle nor covered by one of `covering`: only these need a search."""
+    same = {head.parts for head in covering}
     return [
         head
         for head in wanted
-        if not head.idle
-        and (head.pre, head.add, head.delete) not in same
-        and not any(other.covers(head) for other in given)
+        if not head.idle and head.parts not in same and not any(other.covers(head) for other in covering)
     ]
 
 
@@ -82,7 +97,7 @@ class Heads:
 
     @classmethod
     def of_theta(cls, theta: np.ndarray) -> Heads:
-        """From theta [..., L, A, 3] by equation 19 and Definition 5; leading axes are joined."""
+        """The heads of theta [..., L, A, 3] by equation 19 and Definition 5; leading axes are joined."""
         on = np.asarray(theta).reshape(-1, *theta.shape[-2:]) >= 0.5
         return cls(on[..., 0], on[..., 1] & ~on[..., 2], on[..., 1] & on[..., 2])
 
@@ -107,10 +122,7 @@ class Heads:
         def as_bits(column: np.ndarray) -> int:
             return sum(1 << int(place) for place in np.flatnonzero(column))
 
-        made = (
-            Action(name, *(as_bits(each[:, at]) for each in (self.pre, self.add, self.delete)))
-            for at, name in enumerate(actions)
-        )
+        made = (Action(name, *(as_bits(each[:, at]) for each in self.parts)) for at, name in enumerate(actions))
         return ActionModel(tuple(names or (f"p{number}" for number in range(len(self)))), tuple(made))
 
     def only(self, places: np.ndarray | Sequence[int]) -> Heads:
@@ -120,16 +132,18 @@ class Heads:
     def unique(self) -> np.ndarray:
         """Places of the distinct heads that can reject an action: some action requires and some action deletes the
         atom."""
-        flat = np.concatenate(self._parts(), axis=1)
+        flat = np.concatenate(self.parts, axis=1)
         _, first = np.unique(np.packbits(flat, axis=1), axis=0, return_index=True)
         can_reject: np.ndarray = np.logical_and(self.pre.any(1), self.delete.any(1))
         return np.sort(first[can_reject[first]])
 
     def size(self) -> np.ndarray:
         """[H] the number of preconditions, adds and deletes of each head."""
-        return np.sum([part.sum(1) for part in self._parts()], axis=0)
+        return np.sum([part.sum(1) for part in self.parts], axis=0)
 
-    def _parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    @property
+    def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The arrays `pre`, `add` and `delete`."""
         return self.pre, self.add, self.delete
 
 
@@ -183,3 +197,127 @@ class Judge:
     def right(self, alarms: np.ndarray, catches: np.ndarray) -> np.ndarray:
         """[..., N] whether a model judges all prefixes correctly, from its heads' verdicts [..., L, N]."""
         return ~alarms.any(-2) & (catches.any(-2) == (self.labels == 1))
+
+
+EVIDENCE = 4.0
+"""Evidence that a head needs, in units of its description length."""
+
+
+def accuracy(heads: Heads, judge: Judge) -> float:
+    """The share of the traces that the heads together classify correctly."""
+    verdicts = judge.verdicts(heads)
+    return float(judge.right(verdicts.alarms, verdicts.catches).mean())
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Heads to choose from, alone or in groups that are chosen together: the ground heads of a lifted predicate."""
+
+    heads: Heads
+    group: np.ndarray
+    """[H] the number of the candidate that each head belongs to: from 0, sorted, without gaps."""
+    size: np.ndarray
+    """[G] the number of nonzero weights of each candidate."""
+    places: np.ndarray
+    """[G] the number of weights of each candidate."""
+
+    @classmethod
+    def alone(cls, heads: Heads) -> Candidates:
+        """Each head is its own candidate."""
+        return cls(heads, np.arange(len(heads)), heads.size(), np.full(len(heads), 3 * heads.pre.shape[1]))
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def only(self, kept: np.ndarray) -> Candidates:
+        """The candidates `kept`, in ascending order."""
+        new = np.full(len(self), -1)
+        new[kept] = np.arange(len(kept))
+        mine = new[self.group] >= 0
+        return Candidates(
+            self.heads.only(np.flatnonzero(mine)), new[self.group[mine]], self.size[kept], self.places[kept]
+        )
+
+    def verdicts(self, judge: Judge) -> tuple[np.ndarray, np.ndarray]:
+        """(alarms, catches) [G, N]: whether any of a candidate's heads raises one."""
+        verdicts = judge.verdicts(self.heads)
+        return self._any(verdicts.alarms), self._any(verdicts.catches)
+
+    def rejects(self, judge: Judge) -> np.ndarray:
+        """[G] the share of all actions, over the valid prefixes, that each candidate would reject; for a group the sum
+        over its heads, which rarely overlap."""
+        at_risk = judge.verdicts(self.heads).at_risk / max(1, judge.valid)
+        return np.bincount(self.group, at_risk * self.heads.pre.mean(1), minlength=len(self))
+
+    def _any(self, of_heads: np.ndarray) -> np.ndarray:
+        if not len(self):
+            return np.zeros((0, of_heads.shape[1]), dtype=bool)
+        return np.logical_or.reduceat(of_heads, np.searchsorted(self.group, np.arange(len(self))), axis=0)
+
+
+def sound(candidates: Candidates, judge: Judge, noise: float = 0.0) -> np.ndarray:
+    """Places of the candidates that reject no valid action and catch a negative.
+
+    If a share `noise` of the traces is noisy, a real head raises alarms on some of them: it may do so on up to twice
+    that share of the traces on which it raises an alarm or catches, or on one trace.
+    """
+    by_trace = candidates.verdicts(judge)
+    alarms, catches = (each.sum(1) for each in by_trace)
+    allowed = np.maximum(1, 2 * noise * (alarms + catches)) if noise > 0 else 0
+    return np.flatnonzero((alarms <= allowed) & (catches > alarms))
+
+
+def evidence(candidates: Candidates, judge: Judge) -> np.ndarray:
+    """[G] the evidence that the valid actions give for each sound candidate, in units of its description length."""
+    from scipy.special import gammaln
+
+    size, places = candidates.size, candidates.places
+    description = gammaln(places + 1) - gammaln(size + 1) - gammaln(places - size + 1)
+    rejects = np.minimum(candidates.rejects(judge), 1 - 1e-9)
+    return -judge.valid * np.log1p(-rejects) / np.maximum(description, 1e-9)
+
+
+def smallest_cover(catches: np.ndarray, worth: np.ndarray, seconds: float = 20.0) -> tuple[np.ndarray, bool]:
+    """Places of the fewest rows [H, N] that cover every column, of equally few those with the greatest sum of worth;
+    and whether both are proven. They are not if time runs out: the cover is then the best that the solver or a greedy
+    search found."""
+    end = time.monotonic() + seconds
+    worth = worth / max(1e-9, float(worth.max()))
+    needs = np.unique(catches.T, axis=0).astype(float)
+    # The count first, then the worth: weighed in one sum, differences of worth are lost in the solver's tolerances.
+    fewest, fewest_proven = _solve(np.ones(len(worth)), needs, seconds / 2)
+    covers = [_greedy_cover(catches, worth)] + ([] if fewest is None else [fewest])
+    least = min(map(len, covers))
+    best, best_proven = _solve(-worth, needs, max(0.0, end - time.monotonic()), least)
+    covers += [] if best is None else [best]
+    return min(covers, key=lambda cover: (len(cover), -worth[cover].sum())), fewest_proven and best_proven
+
+
+def _solve(
+    cost: np.ndarray, needs: np.ndarray, seconds: float, count: int | None = None
+) -> tuple[np.ndarray | None, bool]:
+    """Places of the cheapest cover, of `count` rows if given, and whether that is proven. If not, it may be any cover,
+    or None."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    constraints = [LinearConstraint(needs, 1, np.inf)]
+    if count is not None:
+        constraints.append(LinearConstraint(np.ones((1, len(cost))), count, count))
+    solution = milp(
+        cost,
+        constraints=constraints,
+        integrality=np.ones(len(cost)),
+        bounds=Bounds(0, 1),
+        options={"time_limit": seconds, "mip_rel_gap": 0.0},
+    )
+    return (None if solution.x is None else np.flatnonzero(solution.x > 0.5)), solution.status == 0
+
+
+def _greedy_cover(catches: np.ndarray, worth: np.ndarray) -> np.ndarray:
+    """Places of rows that cover every column. Each is the one that covers most of the columns left; `worth`, at most 1,
+    decides between equals."""
+    left, places = np.ones(catches.shape[1], dtype=bool), []
+    while left.any():
+        places.append(int(np.argmax(catches[:, left].sum(1) + 0.5 * worth)))
+        left &= ~catches[places[-1]]
+    return np.array(places)

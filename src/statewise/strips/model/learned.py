@@ -99,13 +99,8 @@ class Learned:
     """Plain data: settings, restarts, pool, seconds."""
 
     def save(self, folder: Path, files: Mapping[str, bytes] = NOTHING, *, keep_checkpoint: bool = False) -> None:
-        """Writes the folder, with further `files`, and deletes the checkpoint, unless learning is to continue from it.
-        If writing fails, no part of the model stays."""
-        with _whole(folder, files):
-            write_arrays(folder / "theta.npz", theta=self.theta)
-            _write_model(folder, self.model, self.report, files)
-        if not keep_checkpoint:
-            (folder / "checkpoint.npz").unlink(missing_ok=True)
+        """Writes the folder, like `write_model`."""
+        write_model(folder, self.model, self.report, files, theta=self.theta, keep_checkpoint=keep_checkpoint)
 
     @classmethod
     def load(cls, folder: Path) -> Learned:
@@ -123,9 +118,10 @@ class Learned:
         return cls(model, theta, report)
 
 
-def read_learned_model(folder: Path) -> ActionModel:
+def read_learned_model(folder: str | Path) -> ActionModel:
     """The action model of a folder, lifted or not. Raises `FileNotFoundError` if learning has not finished there,
     `ValueError` if it is damaged."""
+    folder = Path(folder)
     path = folder / "model.json"
     if not path.is_file():
         unfinished = (folder / "checkpoint.npz").exists()
@@ -180,16 +176,35 @@ def _put_back(folder: Path) -> None:
     )
 
 
-@contextlib.contextmanager
-def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
-    """Makes sure that either all files of a model are written or none: after an error such as a full disk the folder
-    must not look like a learned one. A checkpoint stays."""
+def write_model(
+    folder: Path,
+    model: ActionModel,
+    report: Mapping[str, Any],
+    files: Mapping[str, bytes] = NOTHING,
+    *,
+    schemas: Mapping[str, Schema] | None = None,
+    theta: np.ndarray | None = None,
+    keep_checkpoint: bool = False,
+) -> None:
+    """Writes a folder, with further `files`, and deletes the checkpoint, unless learning is to continue from it. If
+    writing fails, for example on a full disk, no part of the model stays, so that the folder does not look learned; a
+    checkpoint stays."""
+    content = dict(files)
+    if schemas is not None:
+        content["schemas.json"] = schemas_as_json(schemas)
+    content["report.json"] = json_bytes(report)
+    content["model.json"] = model.as_json().encode()  # the last one, since a folder with a model looks learned
     existed = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        yield
+        if theta is not None:
+            write_arrays(folder / "theta.npz", theta=theta)
+        if SEEN_FILE not in files:
+            (folder / SEEN_FILE).unlink(missing_ok=True)  # of an earlier result
+        for name, data in content.items():
+            write_atomically(folder / name, data)
     except OSError:
-        for name in ("theta.npz", "schemas.json", SEEN_FILE, "report.json", "model.json", *files):
+        for name in ("theta.npz", "schemas.json", SEEN_FILE, *content):
             (folder / name).unlink(missing_ok=True)
         if not existed:
             with contextlib.suppress(OSError):
@@ -197,40 +212,6 @@ def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
         _put_back(folder)
         raise
     _put_back(folder)
-
-
-def _write_model(folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Writes the files that every folder has; the model last, since a folder with a model looks learned."""
-    if SEEN_FILE not in files:
-        (folder / SEEN_FILE).unlink(missing_ok=True)  # of an earlier result
-    for name, content in files.items():
-        write_atomically(folder / name, content)
-    write_atomically(folder / "report.json", json_bytes(report))
-    write_atomically(folder / "model.json", model.as_json().encode())
-
-
-def write_model(
-    folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes] = NOTHING
-) -> None:
-    """Writes a folder for a model without theta, with further `files`. If writing fails, no part of it stays."""
-    with _whole(folder, files):
-        _write_model(folder, model, report, files)
-
-
-def write_schemas(
-    folder: Path,
-    schemas: Mapping[str, Schema],
-    model: ActionModel,
-    report: Mapping[str, Any],
-    files: Mapping[str, bytes] = NOTHING,
-    *,
-    keep_checkpoint: bool = False,
-) -> None:
-    """Writes a folder for a lifted model, with further `files`, and deletes the checkpoint, unless learning is to
-    continue from it. If writing fails, no part of the model stays."""
-    with _whole(folder, files):
-        write_atomically(folder / "schemas.json", schemas_as_json(schemas))
-        _write_model(folder, model, report, files)
     if not keep_checkpoint:
         (folder / "checkpoint.npz").unlink(missing_ok=True)
 
@@ -247,9 +228,9 @@ def schemas_as_json(schemas: Mapping[str, Schema]) -> bytes:
     return json_bytes(content)
 
 
-def read_schemas(folder: Path) -> dict[str, Schema] | None:
+def read_schemas(folder: str | Path) -> dict[str, Schema] | None:
     """The schemas of a folder, or None if the model was not learned lifted. Raises `ValueError` if they are damaged."""
-    path = folder / "schemas.json"
+    path = Path(folder) / "schemas.json"
     if not path.is_file():
         return None
     return schemas_of(read_json(path, SCHEMAS), path)

@@ -1,4 +1,4 @@
-"""Action models: the preconditions, add effects and delete effects of each action.
+"""Action models: the preconditions, add effects and delete effects of each action; and what a trace shows about atoms.
 
 Semantics of traces (Definition 1 of the STRIPS Transformer paper): the initial state is unknown, so an atom that no
 action has affected yet may be true. A trace is positive unless some action requires an atom whose last effect before it
@@ -43,6 +43,11 @@ class Action:
     add: Atoms
     delete: Atoms
 
+    @property
+    def parts(self) -> tuple[Atoms, Atoms, Atoms]:
+        """Preconditions, adds and deletes."""
+        return self.pre, self.add, self.delete
+
     def __post_init__(self) -> None:
         if self.add & self.delete:
             object.__setattr__(self, "delete", self.delete & ~self.add)
@@ -65,7 +70,8 @@ class ActionModel:
     def of(
         cls, atoms: Sequence[str], actions: Mapping[str, tuple[Iterable[str], Iterable[str], Iterable[str]]]
     ) -> ActionModel:
-        """From names: for each action its preconditions, adds and deletes. Raises `ValueError` for an unknown atom."""
+        """The model of actions by name, each with the names of its preconditions, adds and deletes. Raises `ValueError`
+        for an unknown atom."""
         bit = {name: 1 << place for place, name in enumerate(atoms)}
 
         def as_bits(action: str, names: Iterable[str]) -> Atoms:
@@ -123,12 +129,12 @@ class ActionModel:
         if len(self.actions) < FEW_ACTIONS:
             return [place for place, action in enumerate(self.actions) if not action.pre & ~state]
         always, keys, by_key = self._by_precondition
-        found, true = list(always), state & keys
+        numbers, true = list(always), state & keys
         while true:
             key = true & -true
             true ^= key
-            found += [place for place in by_key[key] if not self.actions[place].pre & ~state]
-        return sorted(found)
+            numbers += [place for place in by_key[key] if not self.actions[place].pre & ~state]
+        return sorted(numbers)
 
     @cached_property
     def _by_precondition(self) -> tuple[list[int], Atoms, dict[Atoms, list[int]]]:
@@ -168,10 +174,7 @@ class ActionModel:
         new: dict[int, Atoms] = {}
         for place, old in enumerate(kept):
             new[old] = new.get(old, 0) | 1 << place
-        moved = tuple(
-            Action(action.name, *(_move(atoms, new) for atoms in (action.pre, action.add, action.delete)))
-            for action in self.actions
-        )
+        moved = tuple(Action(action.name, *(_move(atoms, new) for atoms in action.parts)) for action in self.actions)
         return ActionModel(tuple(names) if names else tuple(self.atoms[place] for place in kept), moved)
 
     def with_actions(self, names: Sequence[str], mine: str = "the model", theirs: str = "the other") -> ActionModel:
@@ -223,16 +226,16 @@ class ActionModel:
     @classmethod
     def from_json(cls, text: str, where: str) -> ActionModel:
         """Reads what `as_json` returns; `where` is the name of the file, for errors. Raises `ValueError`."""
-        found = parse_json(text, ANYTHING, where)
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        content = parse_json(text, ANYTHING, where)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ValueError(f"{where} is not an action model of this version ({FORMAT!r} is missing)")
-        check(found, SHAPE, where)
+        check(content, SHAPE, where)
         for kind in ("atoms", "actions"):
-            if any(not name.strip() for name in found[kind]):
+            if any(not name.strip() for name in content[kind]):
                 raise ValueError(f"{where}: {kind}: a name is empty")
-        actions = {name: (each["pre"], each["add"], each["delete"]) for name, each in found["actions"].items()}
+        actions = {name: (each["pre"], each["add"], each["delete"]) for name, each in content["actions"].items()}
         try:
-            return cls.of(found["atoms"], actions)
+            return cls.of(content["atoms"], actions)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
@@ -250,3 +253,56 @@ def _move(atoms: Atoms, new: Mapping[int, Atoms]) -> Atoms:
     for old in bits(atoms):
         moved |= new.get(old, 0)
     return moved
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Sets of atoms of a model, from one valid trace."""
+
+    required: Atoms
+    """True at the beginning: required before any effect."""
+    added: Atoms
+    """Added by their first effect, and not required before: assumed to be false at the beginning."""
+    deleted: Atoms
+    """Deleted by their first effect, and not required before: assumed to be true at the beginning."""
+    true: Atoms
+    """True after the trace: required or added, and not deleted since."""
+    false: Atoms
+    """False after the trace."""
+    achieved: Atoms
+    """The atoms that are true after the trace and were affected: the last effect added them."""
+
+
+def evidence_of(model: ActionModel, trace: Iterable[int]) -> Evidence:
+    """What a trace, given as action numbers, shows, if all its actions are valid."""
+    required = added = deleted = true = false = affected = 0
+    for number in trace:
+        action = model.actions[number]
+        add, delete = action.add, action.delete
+        new = ~(affected | required)
+        required |= action.pre & ~affected
+        new &= ~action.pre
+        added |= add & new
+        deleted |= delete & new
+        affected |= add | delete
+        true = (true | action.pre | add) & ~delete
+        false = false & ~add | delete
+    return Evidence(required, added, deleted, true, false, true & affected)
+
+
+def accepted(model: ActionModel, names: Sequence[str], what: str) -> list[int]:
+    """The numbers of the actions of a trace. Raises `ValueError` for an unknown action, and for one that the model
+    rejects; `what` names the trace in the message."""
+    numbers = []
+    for name in names:
+        if name not in model.number:
+            raise ValueError(f"{what}: {name!r} is not an action of the model")
+        numbers.append(model.number[name])
+    at = model.first_rejected(numbers)
+    if at is not None:
+        missing = model.spelled(model.actions[numbers[at]].pre & model.after(numbers[:at]))
+        raise ValueError(
+            f"{what}: the model rejects action {at + 1}, {names[at]!r}, which requires {', '.join(missing)}: the model "
+            "is wrong, or the trace is not valid"
+        )
+    return numbers

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,14 @@ class Traces:
             return self.files[place]
         return f"line {self.lines[place]}" if self.lines else f"trace {place + 1}"
 
+    def valid(self, place: int) -> Trace:
+        """The valid actions of a trace: all but the last action of a negative one."""
+        return self.rows[place][: len(self.rows[place]) - self.labels[place]]
+
+    def summary(self) -> dict[str, Any]:
+        """The number of traces and their checksum, as plain data."""
+        return {"count": len(self), "positive": self.positives, "longest": self.longest, "sha256": self.sha256}
+
     def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Action numbers [N, T], padded with -1; lengths [N]; labels [N]."""
         lengths = np.array([len(row) for row in self.rows], dtype=np.int64)
@@ -71,7 +80,7 @@ class Traces:
         return lines, tuple(self.files[at] for at in kept) if self.files else ()
 
     def with_actions(self, actions: Sequence[str]) -> Traces:
-        """The same traces, numbered by another list of actions. Raises `ValueError` if an action is not in it."""
+        """The traces with the numbers of another list of actions. Raises `ValueError` if an action is not in it."""
         number = {name: place for place, name in enumerate(actions)}
         used = {at for row in self.rows for at in row}
         unknown = sorted(self.actions[at] for at in used if self.actions[at] not in number)
@@ -83,10 +92,5 @@ class Traces:
 
     def valid_only(self) -> Traces:
         """Only the valid actions, all labelled 0; a trace without valid actions is left out."""
-        kept = [
-            (row[: len(row) - label], place)
-            for place, (row, label) in enumerate(zip(self.rows, self.labels))
-            if len(row) > label
-        ]
-        origins = self._origins([place for _, place in kept])
-        return Traces(self.actions, tuple(row for row, _ in kept), (0,) * len(kept), *origins)
+        kept = [place for place in range(len(self)) if self.valid(place)]
+        return Traces(self.actions, tuple(map(self.valid, kept)), (0,) * len(kept), *self._origins(kept))

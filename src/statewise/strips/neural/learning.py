@@ -1,38 +1,98 @@
-"""Learns an action model from traces: trains restarts of the STRIPS Transformer together, then pools their heads."""
+"""Learns an action model from traces: trains restarts of the STRIPS Transformer together, then pools their heads.
+
+A model accepts a trace iff all of its heads do, so heads of different restarts can be combined. The pool chooses heads
+that are sound and that the traces support: a head that would reject a share f of all actions, and rejects none of V
+valid ones, does so by chance with probability (1 - f)^V. If this evidence, -V log(1 - f), is several times the head's
+description length (the logarithm of the number of heads of its size), its atom is real; otherwise the head may fit the
+traces only because so many heads were tried. Restarts agree on real atoms but miss different ones, so all supported
+heads together recover far more of the hidden model than the smallest set that explains the negatives (measured:
+docs/results/strips.md).
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from statewise.strips.model.candidates import Candidates
-from statewise.strips.model.heads import Heads, Judge
+from statewise.runtime.bounds import bounded
+from statewise.strips.model.heads import EVIDENCE, Candidates, Heads, Judge, accuracy, evidence, smallest_cover, sound
 from statewise.strips.model.learned import Learned, read_checkpoint, write_checkpoint
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.pooling import Pool, pool
-from statewise.strips.neural.settings import RestartState, Settings
-from statewise.strips.verification.pruning import prune, undominated
+from statewise.strips.verification.containment import prune, undominated
 
-FORMAT = 1
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of training. Optimiser, batch size and learning rate are those of the paper."""
+
+    atoms: int | None = None
+    """Heads per restart. None if the number of atoms is unknown: then there are twice as many heads as actions."""
+    restarts: int = 10
+    """Number of restarts, which train together."""
+    steps: int = 20_000
+    """Maximum number of steps. A restart stops earlier once it keeps classifying all training traces correctly."""
+    batch: int = 8
+    """Traces per step and restart."""
+    learning_rate: float = 0.02
+    """Learning rate of RAdam."""
+    check_every: int = 250
+    """Steps between two checks of the binary models."""
+    stay: int = 3
+    """A restart stops when all traces were correct at this many checks in a row."""
+    stall: int | None = 5_000
+    """A restart stops when its accuracy has not risen for this many steps; None: it continues, as in the paper."""
+    noise: float = 0.0
+    """Share of the traces that may be noisy: heads that disagree with up to that many are kept."""
+    pool: bool | None = None
+    """Whether to pool the sound heads of all restarts. None: only if the pool classifies at least as many training
+    traces correctly as the best restart alone."""
+    seed: int = 1
+    """Seed of the initial weights and of the order of traces."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "atoms", at_least=1, reason="a model without atoms accepts all")
+        bounded(self, "restarts", "atoms", at_most=100_000)
+        bounded(self, "restarts", "steps", "batch", "check_every", "stay", "stall", at_least=1)
+        bounded(self, "noise", at_least=0, below=0.5)
+        bounded(self, "learning_rate", above=0)
+        bounded(self, "seed", at_least=0)
 
 
 @dataclass
-class _Work:
-    """A learning run in progress."""
+class RestartState:
+    """How far a restart has come."""
 
-    settings: Settings
-    judge: Judge
-    results: list[RestartState]
-    theta: np.ndarray
-    """[R, L, A, 3] of all restarts; final for the finished ones."""
-    seconds: float = 0.0
-    log: list[dict[str, Any]] = field(default_factory=list)
+    number: int
+    accuracy: float = 0.0
+    """Share of the training traces whose every prefix its binary model classifies correctly."""
+    best: float = -1.0
+    best_step: int = 0
+    streak: int = 0
+    end: str = ""
+    """`solved`, `stalled` or `steps`; empty while it is active."""
+    steps: int = 0
+
+    def record(self, accuracy: float, step: int, settings: Settings) -> None:
+        """Records the accuracy at `step`, and sets `end` if the restart should stop."""
+        self.accuracy, self.steps = accuracy, step
+        self.streak = self.streak + 1 if accuracy == 1 else 0
+        if accuracy > self.best:
+            self.best, self.best_step = accuracy, step
+        if self.streak >= settings.stay:
+            self.end = "solved"
+        elif settings.stall is not None and step - self.best_step >= settings.stall and accuracy < 1:
+            self.end = "stalled"
+        elif step >= settings.steps:
+            self.end = "steps"
+
+
+FORMAT = 1
 
 
 def auto_atoms(actions: int) -> int:
@@ -57,117 +117,141 @@ def learn_neural(
 ) -> Learned:
     """Learns an action model that classifies the traces (section *Training the STRIPS Transformer* of the paper).
 
-    Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling`). After
-    `seconds`, or once `stop()` is true, the best model so far is returned, and `report["unfinished"]` says so. With
-    `folder`, a checkpoint is written there at each check, from which the same call continues exactly. Raises
-    `ValueError` without negative traces, and if the checkpoint belongs to other settings or traces."""
-    if not sum(traces.labels):
-        raise ValueError(
-            "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
-            "traces with label 1 whose last action is not applicable"
+    Beyond the paper: restarts train together and stop early, and their sound heads are pooled. After `seconds`, or once
+    `stop()` is true, the best model so far is returned, and `report["unfinished"]` says so. With `folder`, a checkpoint
+    is written there at each check, from which the same call continues exactly. Raises `ValueError` without negative
+    traces, and if the checkpoint belongs to other settings or traces."""
+    width = settings.atoms or auto_atoms(len(traces.actions))
+    training = Training.begun(traces, settings, (width, len(traces.actions)))
+    group, results = training.group, training.results
+    theta, log, earlier = group.binary(), list[dict[str, Any]](), 0.0
+    facts = {"format": FORMAT, "settings": asdict(settings), "traces": traces.sha256}
+    if folder is not None and (checkpoint := _read_checkpoint(training, theta.shape, folder, facts)) is not None:
+        theta, log, earlier = checkpoint
+    began = time.monotonic() - earlier
+
+    def record(active: np.ndarray) -> None:
+        theta[group.numbers] = active
+        log.append({"step": group.steps, "accuracy": [round(each.accuracy, 4) for each in results]})
+
+    def save() -> None:
+        if folder is not None:
+            arrays = {"theta": theta, **{f"group.{name}": value for name, value in group.state().items()}}
+            done = {"results": [asdict(each) for each in results], "log": log, "seconds": time.monotonic() - began}
+            write_checkpoint(folder, arrays, {**facts, "progress": done})
+
+    unfinished = training.run(record, save, seconds=seconds, stop=stop, progress=progress)
+    report = {"heads": width, "seconds": round(time.monotonic() - began, 2), "log": log, "unfinished": unfinished}
+    return _finish(training, theta, traces, report)
+
+
+@dataclass
+class Training:
+    """Restarts in training, and how far they have come."""
+
+    group: Any
+    """The `transformer.Restarts`."""
+    judge: Judge
+    settings: Settings
+    results: list[RestartState]
+
+    @classmethod
+    def begun(
+        cls, traces: Traces, settings: Settings, shape: tuple[int, ...], places: np.ndarray | None = None
+    ) -> Training:
+        """New restarts, with `shape` and `places` as in `transformer.Restarts`. Raises `ValueError` without negative
+        traces."""
+        if not sum(traces.labels):
+            raise ValueError(
+                "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
+                "traces with label 1 whose last action is not applicable"
+            )
+        from statewise.strips.neural.transformer import Restarts
+
+        group = Restarts(
+            traces,
+            shape,
+            settings.restarts,
+            seed=settings.seed,
+            batch=settings.batch,
+            learning_rate=settings.learning_rate,
+            places=places,
         )
+        return cls(group, Judge(traces), settings, [RestartState(number) for number in range(settings.restarts)])
+
+    def run(
+        self,
+        record: Callable[[np.ndarray], None],
+        save: Callable[[], None] = lambda: None,
+        *,
+        seconds: float | None,
+        stop: Callable[[], bool],
+        progress: Progress | None,
+    ) -> list[str]:
+        """Trains until all restarts have ended, the time is up or `stop()` is true, and returns what was not finished.
+        Each check calls `record` with theta [R, L, A, 3] of the active restarts, then `save`."""
+        group, steps = self.group, self.settings.steps
+        end = time.monotonic() + seconds if seconds is not None else float("inf")
+        while len(group.numbers) and group.steps < steps:
+            if stop() or time.monotonic() > end:
+                save()
+                self._check(record)  # after `save`, since the check may end restarts
+                return [f"training: {group.steps} of at most {steps} steps"]
+            group.step()
+            if group.steps % self.settings.check_every == 0 or group.steps == steps:
+                self._check(record)
+                save()
+                if progress is not None:
+                    progress(group.steps, steps, np.array([each.accuracy for each in self.results]), len(group.numbers))
+        return []
+
+    def _check(self, record: Callable[[np.ndarray], None]) -> None:
+        """Judges the binary models of the active restarts, and stops the finished ones."""
+        group = self.group
+        theta = group.binary()
+        verdicts = self.judge.verdicts(Heads.of_theta(theta))
+        alarms, catches = (each.reshape(*theta.shape[:2], -1) for each in (verdicts.alarms, verdicts.catches))
+        active = [self.results[number] for number in group.numbers]
+        for each, right in zip(active, self.judge.right(alarms, catches).mean(1)):
+            each.record(float(right), group.steps, self.settings)
+        record(theta)
+        if any(each.end for each in active):
+            group.keep(np.flatnonzero([not each.end for each in active]))
+
+
+def _finish(training: Training, theta: np.ndarray, traces: Traces, report: dict[str, Any]) -> Learned:
+    """The model of the pool, or of the best restart; adds to the report."""
     import torch
 
-    from statewise.strips.neural.restarts import Restarts
-
-    width = settings.atoms or auto_atoms(len(traces.actions))
-    group = Restarts(
-        traces,
-        (width, len(traces.actions)),
-        settings.restarts,
-        seed=settings.seed,
-        batch=settings.batch,
-        learning_rate=settings.learning_rate,
-    )
-    work = _Work(settings, Judge(traces), [RestartState(number) for number in range(settings.restarts)], group.binary())
-    facts = {"format": FORMAT, "settings": asdict(settings), "traces": traces.sha256}
-    if folder is not None:
-        _resume(work, group, folder, facts)
-    began = time.monotonic() - work.seconds
-    end = time.monotonic() + seconds if seconds is not None else float("inf")
-    cut = False
-    while len(group.numbers) and group.steps < settings.steps:
-        if cut := stop() or time.monotonic() > end:
-            work.seconds = time.monotonic() - began
-            if folder is not None:
-                _save_checkpoint(work, group, folder, facts)
-            _check(work, group)  # after the checkpoint, since the check may end restarts
-            break
-        group.step()
-        if group.steps % settings.check_every == 0 or group.steps == settings.steps:
-            _check(work, group)
-            work.seconds = time.monotonic() - began
-            if folder is not None:
-                _save_checkpoint(work, group, folder, facts)
-            if progress is not None:
-                accuracy = np.array([each.accuracy for each in work.results])
-                progress(group.steps, settings.steps, accuracy, len(group.numbers))
-    learned = _finish(work, traces, width, torch.get_num_threads())
-    learned.report["unfinished"] = [f"training: {group.steps} of at most {settings.steps} steps"] if cut else []
-    return learned
-
-
-def _check(work: _Work, group: Any) -> None:
-    """Judges the binary models of the active restarts, and stops the finished ones."""
-    settings, judge = work.settings, work.judge
-    theta = group.binary()
-    count, width = theta.shape[:2]
-    verdicts = judge.verdicts(Heads.of_theta(theta))
-    alarms, catches = (each.reshape(count, width, -1) for each in (verdicts.alarms, verdicts.catches))
-    accuracy = judge.right(alarms, catches).mean(1)
-    active = np.ones(count, dtype=bool)
-    for place, number in enumerate(group.numbers):
-        result = work.results[number]
-        result.record(float(accuracy[place]), group.steps, settings)
-        active[place] = not result.end
-        work.theta[number] = theta[place]
-    work.log.append({"step": group.steps, "accuracy": [round(each.accuracy, 4) for each in work.results]})
-    if not active.all():
-        group.keep(np.flatnonzero(active))
-
-
-def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
-    settings, judge = work.settings, work.judge
+    settings, judge, results = training.settings, training.judge, training.results
     began = time.monotonic()
-    best = max(range(settings.restarts), key=lambda number: (work.results[number].accuracy, -number))
-    alone = Heads.of_theta(work.theta[best])
-    every = Heads.of_theta(work.theta)
+    best = max(range(settings.restarts), key=lambda number: (results[number].accuracy, -number))
+    every = Heads.of_theta(theta)
     offered = Candidates.alone(every.only(every.unique()))
     pooled = pool(offered, judge, noise=settings.noise) if settings.pool is not False else None
-    use = (
-        pooled is not None
-        and len(pooled.heads) > 0
-        and (settings.pool or pooled.accuracy >= work.results[best].accuracy)
-    )
-    chosen = pooled.heads if use and pooled is not None else alone
-    chosen = chosen.only(chosen.unique())
-    chosen = chosen.only(undominated(chosen))
-    pruned = chosen.only(prune(Candidates.alone(chosen), traces.actions))
-    verdicts = judge.verdicts(pruned)
-    report = {
+    heads = Heads.of_theta(theta[best])
+    use_pool = False
+    if pooled is not None and len(pooled.heads) and (settings.pool or pooled.accuracy >= results[best].accuracy):
+        heads, use_pool = pooled.heads, True
+    heads = heads.only(heads.unique())
+    heads = heads.only(undominated(heads))
+    pruned = heads.only(prune(Candidates.alone(heads), traces.actions))
+    report |= {
         "method": "neural",
         "settings": asdict(settings),
-        "traces": {
-            "count": len(traces),
-            "positive": traces.positives,
-            "longest": traces.longest,
-            "sha256": traces.sha256,
-        },
+        "traces": traces.summary(),
         "actions": len(traces.actions),
-        "heads": width,
-        "restarts": [asdict(each) for each in work.results],
+        "restarts": [asdict(each) for each in results],
         "best_restart": best,
         "pool": _described(pooled, len(offered)),
-        "pooled": bool(use),
-        "heads_before_pruning": len(chosen),
+        "pooled": use_pool,
+        "heads_before_pruning": len(heads),
         "atoms": len(pruned),
-        "training_accuracy": float(judge.right(verdicts.alarms, verdicts.catches).mean()),
-        "threads": threads,
-        "seconds": round(work.seconds, 2),
+        "training_accuracy": accuracy(pruned, judge),
+        "threads": torch.get_num_threads(),
         "seconds_of_pooling": round(time.monotonic() - began, 2),
-        "log": work.log,
     }
-    return Learned(pruned.model(traces.actions), work.theta, report)
+    return Learned(pruned.model(traces.actions), theta, report)
 
 
 def _described(pooled: Pool | None, offered: int) -> dict[str, Any] | None:
@@ -184,31 +268,67 @@ def _described(pooled: Pool | None, offered: int) -> dict[str, Any] | None:
     }
 
 
-def _save_checkpoint(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
-    arrays = {f"group.{name}": value for name, value in group.state().items()}
-    arrays["theta"] = work.theta
-    progress = {"results": [asdict(each) for each in work.results], "log": work.log, "seconds": work.seconds}
-    write_checkpoint(folder, arrays, {**facts, "progress": progress})
-
-
-def _resume(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
-    """Resumes from the folder's checkpoint, if it has one."""
+def _read_checkpoint(
+    training: Training, shape: tuple[int, ...], folder: Path, facts: dict[str, Any]
+) -> tuple[np.ndarray, list[dict[str, Any]], float] | None:
+    """Restores training from the folder's checkpoint, if it has one; returns theta, of this shape, log and seconds."""
     checkpoint = read_checkpoint(folder)
     if checkpoint is None:
-        return
+        return None
     arrays, kept = checkpoint
-    before = {key: kept.get(key) for key in facts}
-    if before != json.loads(json.dumps(facts)):
+    if {key: kept.get(key) for key in facts} != json.loads(json.dumps(facts)):
         changed = [key for key in facts["settings"] if kept["settings"].get(key) != facts["settings"][key]]
         what = f"other settings ({', '.join(changed)})" if changed else "other traces"
         raise ValueError(f"{folder} holds an interrupted run with {what}: choose another --out, or give --overwrite")
-    progress, state = kept["progress"], {name.removeprefix("group."): value for name, value in arrays.items()}
+    progress = kept["progress"]
     try:
         theta = arrays["theta"]
-        if theta.shape != work.theta.shape or len(progress["results"]) != len(work.results):
-            raise ValueError(f"theta has the shape {theta.shape}, not {work.theta.shape}")
-        group.restore(state)
-        work.results = [RestartState(**each) for each in progress["results"]]
+        if theta.shape != shape or len(progress["results"]) != len(training.results):
+            raise ValueError(f"theta has the shape {theta.shape}, not {shape}")
+        training.group.restore({name.removeprefix("group."): value for name, value in arrays.items()})
+        training.results[:] = [RestartState(**each) for each in progress["results"]]
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: start over with --overwrite") from None
-    work.log, work.seconds, work.theta = progress["log"], progress["seconds"], theta
+    return theta, progress["log"], progress["seconds"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The chosen candidates."""
+
+    chosen: np.ndarray
+    """Places of the chosen candidates among all."""
+    heads: Heads
+    """The heads of the chosen candidates."""
+    sound: int
+    """Number of candidates that reject no valid action (beyond the noise allowed) and catch a negative."""
+    supported: int
+    """Number of sound candidates that the traces support."""
+    caught: float
+    """Share of the negatives that the chosen candidates catch."""
+    accuracy: float
+    """Share of the traces whose every prefix the chosen candidates classify correctly."""
+    proven: bool
+    """Whether it is proven that no fewer candidates beside the supported ones are enough; False if time ran out."""
+
+
+def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold: float = EVIDENCE) -> Pool:
+    """Chooses all sound candidates that the traces support, and the smallest set of other sound ones that catches the
+    remaining negative traces (a set cover; among equally small ones that with the most evidence)."""
+    places = sound(candidates, judge, noise)
+    able = candidates.only(places)
+    worth = evidence(able, judge)
+    is_chosen = worth >= threshold
+    supported = int(is_chosen.sum())
+    negative = judge.labels == 1
+    alarms, catches = able.verdicts(judge)
+    proven = True
+    uncaught = catches[:, negative].any(0) & ~catches[is_chosen][:, negative].any(0)
+    if uncaught.sum() > noise * negative.sum():
+        rest = np.flatnonzero(~is_chosen)
+        cover, proven = smallest_cover(catches[rest][:, negative][:, uncaught], worth[rest])
+        is_chosen[rest[cover]] = True
+    caught = float(catches[is_chosen][:, negative].any(0).mean()) if negative.any() else 1.0
+    accuracy = float(judge.right(alarms[is_chosen], catches[is_chosen]).mean())
+    chosen = np.flatnonzero(is_chosen)
+    return Pool(places[chosen], able.only(chosen).heads, len(able), supported, caught, accuracy, proven)

@@ -11,21 +11,17 @@ Objects have sorts, inferred from the traces: objects at the same argument of th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations, product
 
 import numpy as np
 
-from statewise.strips.model.candidates import Candidates, sound
-from statewise.strips.model.heads import Heads, Judge
-from statewise.strips.model.lifted_model import LiftedModel, sorts_of
-from statewise.strips.model.schemas import Literal, Schema, arguments
+from statewise.strips.model.heads import Candidates, Heads, Judge, sound
+from statewise.strips.model.schemas import LiftedModel, Schema, arguments, schemas_from_literals, sorts_of
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.pooling import pool
-from statewise.strips.neural.settings import RestartState, Settings
-from statewise.strips.verification.pruning import prune
+from statewise.strips.neural.learning import Progress, Settings, Training, pool
+from statewise.strips.verification.containment import prune
 
 COPIES = {0: 2, 1: 4, 2: 2}
 """The number of predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
@@ -78,19 +74,19 @@ class Space:
         for number, predicate in enumerate(self.predicates):
             for tuple_of in _tuples(predicate.sorts, objects):
                 uses = [self._uses(number, action, tuple_of) for action in actions]
-                self.again += [(len(rows), at, weight) for at, found in enumerate(uses) for weight in found[1:]]
-                rows.append([found[0] if found else int(self.first[-1]) for found in uses])
+                self.again += [(len(rows), at, weight) for at, weights in enumerate(uses) for weight in weights[1:]]
+                rows.append([weights[0] if weights else int(self.first[-1]) for weights in uses])
                 owner.append(number)
         self.places = np.array(rows, dtype=np.int64)
         self.owner = np.array(owner, dtype=np.int64)
 
     def _uses(self, number: int, action: str, objects: tuple[str, ...]) -> list[int]:
         """The weights of a predicate that apply to an action and objects."""
-        schema, given = arguments(action)
+        schema, names = arguments(action)
         return [
             int(self.first[number]) + place
             for place, (of, at) in enumerate(self.predicates[number].uses)
-            if of == schema and tuple(given[position] for position in at) == objects
+            if of == schema and tuple(names[position] for position in at) == objects
         ]
 
     def candidates(self, weights: Sequence[tuple[int, np.ndarray]]) -> Candidates:
@@ -128,7 +124,7 @@ def learn_lifted(
     copies: dict[int, int] | None = None,
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[int, int, np.ndarray, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
@@ -137,55 +133,28 @@ def learn_lifted(
     best model so far is returned, and `report["unfinished"]` says so. Raises `ValueError` if there are no negative
     traces, or if a schema occurs with different numbers of arguments.
     """
-    if not sum(traces.labels):
-        raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
-    from statewise.strips.neural.restarts import Restarts
-
     space = Space(traces.actions, copies or COPIES)
-    group = Restarts(
-        traces,
-        (int(space.first[-1]),),
-        settings.restarts,
-        seed=settings.seed,
-        batch=settings.batch,
-        learning_rate=settings.learning_rate,
-        places=space.places,
-    )
-    judge = Judge(traces)
-    results = [RestartState(number) for number in range(settings.restarts)]
+    training = Training.begun(traces, settings, (int(space.first[-1]),), space.places)
     library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
-    heads = len(space.owner)
-    end = time.monotonic() + seconds if seconds is not None else float("inf")
-    cut = False
-    while len(group.numbers) and group.steps < settings.steps and not cut:
-        group.step()
-        cut = stop() or time.monotonic() > end
-        if group.steps % settings.check_every and group.steps < settings.steps and not cut:
-            continue
-        verdicts = judge.verdicts(Heads.of_theta(group.binary()))
-        right = judge.right(*(each.reshape(-1, heads, len(traces)) for each in (verdicts.alarms, verdicts.catches)))
-        for each, number in enumerate(group.numbers):
-            results[number].record(float(right[each].mean()), group.steps, settings)
-        _collect(space, group.weights.detach().numpy() >= 0.5, judge, settings, library)
-        if progress is not None:
-            progress(group.steps, settings.steps, np.array([one.accuracy for one in results]), len(group.numbers))
-        active = [not results[number].end for number in group.numbers]
-        if not all(active):
-            group.keep(np.flatnonzero(active))
+
+    def record(theta: np.ndarray) -> None:
+        _collect(space, training.group.weights.detach().numpy() >= 0.5, training.judge, settings, library)
+
+    unfinished = training.run(record, seconds=seconds, stop=stop, progress=progress)
     offered = list(library.values())
     candidates = space.candidates(offered)
-    pooled = pool(candidates, judge, noise=settings.noise)
+    pooled = pool(candidates, training.judge, noise=settings.noise)
     chosen = candidates.only(np.sort(pooled.chosen))
     kept = prune(chosen, traces.actions)
     schemas = _schemas(space, [offered[np.sort(pooled.chosen)[place]] for place in kept], traces.actions)
     report = {
         "method": "neural",
         "settings": asdict(settings),
-        "restarts": [asdict(each) for each in results],
+        "restarts": [asdict(each) for each in training.results],
         "offered": len(offered),
         "sound": pooled.sound,
         "predicates": len(kept),
-        "unfinished": [f"training: {group.steps} of at most {settings.steps} steps"] if cut else [],
+        "unfinished": unfinished,
         "training_accuracy": pooled.accuracy,
         "cover_proven": pooled.proven,
     }
@@ -220,13 +189,12 @@ def _collect(
 
 
 def _schemas(space: Space, chosen: Sequence[tuple[int, np.ndarray]], actions: Sequence[str]) -> dict[str, Schema]:
-    sets: dict[str, tuple[set[Literal], set[Literal], set[Literal]]] = {
-        arguments(action)[0]: (set(), set(), set()) for action in actions
-    }
-    for name, (number, on) in enumerate(chosen):
-        for (schema, at), (pre, key, value) in zip(space.predicates[number].uses, on):
-            literal: Literal = (f"p{name}", at)
-            for wanted, into in zip((pre, key and not value, key and value), sets[schema]):
-                if wanted:
-                    into.add(literal)
-    return {schema: Schema(*(frozenset(each) for each in parts)) for schema, parts in sets.items()}
+    """The schemas of the chosen predicates, which are named p0, p1, ..."""
+    literals = (
+        (schema, part, (f"p{name}", places))
+        for name, (number, on) in enumerate(chosen)
+        for (schema, places), (pre, key, value) in zip(space.predicates[number].uses, on)
+        for part, holds in enumerate((pre, key and not value, key and value))
+        if holds
+    )
+    return schemas_from_literals(actions, literals)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from statewise.strips.model.model import Action, ActionModel, Atoms, bits
+from statewise.strips.model.pairs import closed, pairs_of_states, together
 from statewise.strips.pddl.instantiation import Instance, bindings, instantiated, reachable_instances
 from statewise.strips.pddl.parsing import TRUE, Atom, Condition, Equal, Every, Is, Not, Quantified, Task
-from statewise.strips.pddl.reachability import possible_actions, reachable_pairs
 
 Literal = tuple[Atom, bool]
 """A ground atom, and whether it is positive or negated."""
@@ -122,8 +122,8 @@ def pruned(whole: Ground) -> Ground:
     Keeps a goal atom that can never be true, so that the problem stays unsolvable.
     """
     model = whole.model
-    beside = reachable_pairs(model, whole.initial)
-    actions = tuple(model.actions[number] for number in possible_actions(model, beside))
+    pairs = closed(pairs_of_states([whole.initial], len(model.atoms)), model.actions)
+    actions = tuple(action for action in model.actions if together(pairs, action.pre) is not None)
     deleted = 0
     for action in actions:
         deleted |= action.delete
@@ -131,7 +131,7 @@ def pruned(whole: Ground) -> Ground:
     for at in range(len(model.atoms)):
         bit = 1 << at
         always = bool(whole.initial & bit) and not deleted & bit
-        never = not beside[at]
+        never = not pairs[at]
         if not always and (not never or whole.goal & bit):
             kept.append(at)
     # renumber the initial state and the goal, too, as condition and effect of an extra action
@@ -190,12 +190,12 @@ def _disjuncts(
         parts = [(each, binding) for each in condition.parts]
         conjunction = isinstance(condition, Every) == value
     if not conjunction:
-        found: set[Conjunction] = set()
+        disjuncts: set[Conjunction] = set()
         for part, inner in parts:
-            found |= _disjuncts(task, part, inner, value, truth)
-            if frozenset() in found:
+            disjuncts |= _disjuncts(task, part, inner, value, truth)
+            if frozenset() in disjuncts:
                 return {frozenset()}
-        return _limited(found)
+        return _limited(disjuncts)
     product: set[Conjunction] = {frozenset()}
     for part, inner in parts:
         more = _disjuncts(task, part, inner, value, truth)
@@ -205,10 +205,10 @@ def _disjuncts(
     return product
 
 
-def _limited(found: Iterable[Distinct]) -> set[Distinct]:
+def _limited(elements: Iterable[Distinct]) -> set[Distinct]:
     """The distinct elements. Raises `_TooMany` at once, so that memory stays bounded."""
     kept: set[Distinct] = set()
-    for one in found:
+    for one in elements:
         kept.add(one)
         if len(kept) > MOST_VARIANTS:
             raise _TooMany
@@ -297,25 +297,25 @@ def _weakest(conditions: Collection[Atoms]) -> Collection[Atoms]:
     if len(conditions) == 1:
         return conditions
     frequency = Counter(atom for one in conditions for atom in bits(one))
-    found: dict[int | None, list[Atoms]] = {}
+    by_rarest: dict[int | None, list[Atoms]] = {}
     for one in sorted(conditions, key=int.bit_count):
-        if all(other & ~one for atom in (None, *bits(one)) for other in found.get(atom, ())):
-            found.setdefault(min(bits(one), key=frequency.__getitem__, default=None), []).append(one)
-    return [one for some in found.values() for one in some]
+        if all(other & ~one for atom in (None, *bits(one)) for other in by_rarest.get(atom, ())):
+            by_rarest.setdefault(min(bits(one), key=frequency.__getitem__, default=None), []).append(one)
+    return [one for some in by_rarest.values() for one in some]
 
 
 def _complements(predicates: Sequence[str]) -> dict[str, str]:
     """For each predicate the name of its complement, `not-...`, which no other predicate has."""
-    found: dict[str, str] = {}
-    taken = set(predicates)
+    complements: dict[str, str] = {}
+    used = set(predicates)
     for predicate in predicates:
         name, number = f"not-{predicate}", 1
-        while name in taken:
+        while name in used:
             number += 1
             name = f"not-{predicate}-{number}"
-        taken.add(name)
-        found[predicate] = name
-    return found
+        used.add(name)
+        complements[predicate] = name
+    return complements
 
 
 def _spelled(atom: Atom) -> str:

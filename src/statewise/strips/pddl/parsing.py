@@ -82,9 +82,9 @@ class Group(list["Word | Group"]):
     line: int
 
 
-def _unused(name: str, taken: Collection[str]) -> str:
+def _unused(name: str, used: Collection[str]) -> str:
     """The name, followed by as many marks as are needed to make it unique."""
-    while name in taken:
+    while name in used:
         name += "'"
     return name
 
@@ -353,22 +353,22 @@ class _Types:
 
     def typed(self, text: _Text, nodes: Sequence[Word | Group]) -> list[tuple[Word, frozenset[str]]]:
         """Names with their types, from `a b - t c - (either t u) d`."""
-        found = []
+        typed = []
         for word, types in _typed(text, nodes):
             for each in types:
                 if each not in self.parents:
                     text.fail(word, f"the type {str(each)!r} is not declared")
-            found.append((word, frozenset(str(each) for each in types)))
-        return found
+            typed.append((word, frozenset(str(each) for each in types)))
+        return typed
 
     def above(self, types: frozenset[str]) -> frozenset[str]:
         """The types and all their supertypes."""
-        found, todo = set(types), list(types)
+        above, todo = set(types), list(types)
         while todo:
-            for parent in self.parents[todo.pop()] - found:
-                found.add(parent)
+            for parent in self.parents[todo.pop()] - above:
+                above.add(parent)
                 todo.append(parent)
-        return frozenset(found | {ROOT})
+        return frozenset(above | {ROOT})
 
     def overlap(self, one: frozenset[str], other: frozenset[str]) -> bool:
         """Whether an object can have a type of both."""
@@ -405,10 +405,10 @@ class _Reader:
             if word in parts:
                 self.text.fail(word, f"the action {str(name)!r} has two parts {word}")
             parts[word] = value
-        given = parts.get(":parameters", Group())
-        if not isinstance(given, Group):
-            self.text.fail(given, "cannot be read as PDDL: parameters are a list in parentheses")
-        parameters = self._variables(given)
+        variables = parts.get(":parameters", Group())
+        if not isinstance(variables, Group):
+            self.text.fail(variables, "cannot be read as PDDL: parameters are a list in parentheses")
+        parameters = self._variables(variables)
         scope = {each.name: each.types for each in parameters}
         precondition = self._optional(parts.get(":precondition"), scope)
         effect = parts.get(":effect")
@@ -419,14 +419,14 @@ class _Reader:
         return TRUE if node is None or node == [] else self.condition(node, scope)
 
     def _variables(self, group: Group) -> tuple[Variable, ...]:
-        found = self.known.types.typed(self.text, group)
-        names = [name for name, _ in found]
+        typed = self.known.types.typed(self.text, group)
+        names = [name for name, _ in typed]
         for name in names:
             if not name.startswith("?"):
                 self.text.fail(group, f"cannot be read as PDDL: a variable begins with ?, not {name!r}")
             if names.count(name) > 1:
                 self.text.fail(group, f"the variable {name} is declared twice")
-        return tuple(Variable(str(name), types) for name, types in found)
+        return tuple(Variable(str(name), types) for name, types in typed)
 
     def condition(self, node: Word | Group, scope: Mapping[str, frozenset[str]]) -> Condition:
         """A condition, whose free variables are in `scope` with their types."""

@@ -18,6 +18,7 @@ from statewise.runtime.durable import write_atomically
 from statewise.runtime.messages import to_install
 from statewise.strips.model.model import ActionModel, Atoms, bits
 from statewise.strips.trace_data.domains import Domain
+from statewise.strips.trace_data.trace_files import text_of
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def read_domain(domain_path: Path, problem_path: Path) -> Domain:
+def read_domain(domain_path: str | Path, problem_path: str | Path) -> Domain:
     """The domain of `read_problem`: ground, starting in the initial state of the problem. Raises what `read_problem`
     raises."""
     return read_problem(domain_path, problem_path).domain
 
 
-def read_problem(domain_path: Path, problem_path: Path) -> Problem:
+def read_problem(domain_path: str | Path, problem_path: str | Path) -> Problem:
     """Reads and grounds a PDDL domain with one of its problems.
 
     Actions are written `schema object object` and atoms `predicate object`, in lower case, as in `domains`.
@@ -69,8 +70,9 @@ def read_problem(domain_path: Path, problem_path: Path) -> Problem:
     from statewise.strips.pddl.grounding import NotStrips, ground
     from statewise.strips.pddl.parsing import parse_task
 
+    domain_path, problem_path = Path(domain_path), Path(problem_path)
     try:
-        grounded = ground(parse_task(domain_path, _text(domain_path), problem_path, _text(problem_path)))
+        grounded = ground(parse_task(domain_path, text_of(domain_path), problem_path, text_of(problem_path)))
     except NotStrips as error:
         path = domain_path if error.in_domain else problem_path
         raise ValueError(f"{path}:{error.line}: {error}") from None
@@ -92,7 +94,7 @@ def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool | None:
     environment = quiet_environment()
     from unified_planning.io import PDDLReader
 
-    texts = [_text(path) for path in files]
+    texts = [text_of(path) for path in files]
     try:
         parsed = PDDLReader(environment).parse_problem_string(*texts)
     except Exception:  # it raises syntax errors, its own classes, assertions and look-up errors
@@ -131,8 +133,8 @@ def write_pddl(
     if problem is not None and problem.domain.model.atoms != model.atoms:
         raise ValueError("the problem's atoms are not those of the model")
     quiet_environment()  # raises if the extra is missing, before the imports below fail
-    taken: set[str] = set()
-    atoms, actions = (safe_names(names, taken) for names in (model.atoms, model.names))
+    used: set[str] = set()
+    atoms, actions = (safe_names(names, used) for names in (model.atoms, model.names))
     initial, goal = (problem.initial, problem.goal) if problem is not None else (0, 0)
     built = as_planning_problem(model, initial, goal, safe_names([domain_name], set())[0], atoms, actions)
     from unified_planning.io import PDDLWriter
@@ -169,7 +171,7 @@ def as_planning_problem(
         made = InstantaneousAction(called, _env=environment)
         for place in bits(action.pre):
             made.add_precondition(fluents[place])
-        for place in bits(action.add & ~action.delete):
+        for place in bits(action.add):
             made.add_effect(fluents[place], True)
         for place in bits(action.delete):
             made.add_effect(fluents[place], False)
@@ -192,13 +194,6 @@ def quiet_environment() -> Any:
     return environment
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
-
-
 def _complete(domain: str) -> str:
     """The text of a domain with the empty preconditions and effects that unified-planning omits: some planners cannot
     parse actions without them."""
@@ -213,8 +208,8 @@ def _complete(domain: str) -> str:
     return "\n (:action ".join([begin, *whole]) + "\n)\n"
 
 
-def safe_names(names: Sequence[str], taken: set[str]) -> list[str]:
-    """Unique names that are valid in PDDL and not in `taken`, to which they are added."""
+def safe_names(names: Sequence[str], used: set[str]) -> list[str]:
+    """Unique names that are valid in PDDL and not in `used`, to which they are added."""
     from unified_planning.io.pddl_writer import PDDL3_KEYWORDS, PDDL_PLUS_KEYWORDS
 
     reserved = PDDL3_KEYWORDS | PDDL_PLUS_KEYWORDS | {"object", "total-cost"}
@@ -224,9 +219,9 @@ def safe_names(names: Sequence[str], taken: set[str]) -> list[str]:
         if not re.match(r"[a-z]", base):
             base = f"x-{base}".strip("-")
         safe, number = base, 1
-        while safe in taken or safe in reserved:
+        while safe in used or safe in reserved:
             number += 1
             safe = f"{base}-{number}"
-        taken.add(safe)
+        used.add(safe)
         made.append(safe)
     return made

@@ -23,8 +23,8 @@ class Checked:
 
     def counts(self) -> dict[str, int]:
         """The number of traces for each outcome."""
-        found = Counter(each.outcome for each in self.verdicts)
-        return {outcome: found[outcome] for outcome in ("valid", "invalid", "undecided")}
+        counted_outcomes = Counter(each.outcome for each in self.verdicts)
+        return {outcome: counted_outcomes[outcome] for outcome in ("valid", "invalid", "undecided")}
 
     def against_labels(self) -> dict[str, float]:
         """`decided`: the share of the traces with a decided verdict, also for the positive and for the negative ones;
@@ -61,23 +61,24 @@ def check(seen: Seen, traces: Traces) -> Checked:
     return Checked(traces, [seen.verdict([traces.actions[at] for at in row]) for row in traces.rows])
 
 
-def read_seen(folder: Path, constants: str | None = None) -> Seen:
+def read_seen(folder: str | Path, constants: str | None = None) -> Seen:
     """What a learned folder's training traces show. `constants` are the objects that may be constants, separated by
     commas, or `none`; without it any object may be a constant. Raises `ValueError` if the folder lacks what its
     traces show, and for constants that are not objects of the traces."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}: give a learned folder")
-    found = Seen.load(folder)
-    if found is None:
+    seen = Seen.load(folder)
+    if seen is None:
         raise ValueError(
             f"{folder} has no {SEEN_FILE}: either `strips learn` did not write this folder, or the training traces "
             "contradicted each other, so that nothing is certain"
         )
     if constants is None:
-        return found
-    given = [] if constants == "none" else [name.strip() for name in constants.split(",")]
+        return seen
+    names = [] if constants == "none" else [name.strip() for name in constants.split(",")]
     try:
-        return found.with_constants(given)
+        return seen.with_constants(names)
     except ValueError as error:
         raise ValueError(f"--constants {constants}: {error}") from None
 

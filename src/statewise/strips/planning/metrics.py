@@ -123,7 +123,7 @@ def first_rejected(model: ActionModel, numbers: np.ndarray) -> np.ndarray:
     # one extra row: an action without effects, which -1 indexes
     pre, add, delete = (
         np.array([*(_words(atoms, words) for atoms in kind), [0] * words], np.uint64)  # [A + 1, W]
-        for kind in zip(*((action.pre, action.add, action.delete) for action in model.actions))
+        for kind in zip(*(action.parts for action in model.actions))
     )
     known_false = np.zeros((len(numbers), words), np.uint64)
     first = np.full(len(numbers), -1, np.int64)
@@ -154,13 +154,13 @@ def problem_solving(
     counts = dict.fromkeys(("solving", "false_plan", "no_plan", "timeout"), 0)
     for problem in problems:
         try:
-            found = plan(learned, problem=problem, planner=planner, timeout=timeout)
+            result = plan(learned, problem=problem, planner=planner, timeout=timeout)
         except PlannerTimeout:
             counts["timeout"] += 1
         except UnmatchedGoal:
             counts["no_plan"] += 1
         else:
-            counts["no_plan" if found.actions is None else "solving" if found.valid_in_problem else "false_plan"] += 1
+            counts["no_plan" if result.actions is None else "solving" if result.valid_in_problem else "false_plan"] += 1
     ratios = {f"{name}_ratio": count / len(problems) for name, count in counts.items()}
     return {**ratios, "problems": len(problems)}
 

@@ -62,9 +62,7 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
         "atoms": len(model.atoms),
         # actions without add effects are never needed, and some planners cannot parse actions without effects
         "actions": {
-            number: [hex(atoms) for atoms in (action.pre, action.add, action.delete)]
-            for number, action in enumerate(model.actions)
-            if action.add & ~action.delete
+            number: [hex(atoms) for atoms in action.parts] for number, action in enumerate(model.actions) if action.add
         },
     }
     with (

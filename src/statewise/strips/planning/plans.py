@@ -1,18 +1,26 @@
-"""Plans with a learned action model: a planner finds the plan, and independent code checks it."""
+"""Plans with a learned action model: a planner finds the plan, and independent code checks it.
+
+In a *certain* plan every model that explains the training traces accepts every step (`certain_plan`). A step that is a
+guess is excluded by a new atom, which explains the training traces and rejects this step: x deletes it, the action of
+the step requires it, and all actions add it that did not happen between them in such a way. Schemas have one such atom
+for each tuple of objects. Planning is repeated with these *guards*, until a plan has no guess or there is no plan.
+Actions about which nothing is known are left out from the beginning.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from statewise.strips.model.model import Action, ActionModel, Atoms, bits
+from statewise.strips.exact.verdicts import Seen
+from statewise.strips.model.heads import Head, as_model
+from statewise.strips.model.model import Action, ActionModel, Atoms, accepted, bits, evidence_of
 from statewise.strips.model.schemas import wrapped
 from statewise.strips.pddl.pddl import Problem, validated
 from statewise.strips.planning.planner import chosen, find_plan
-from statewise.strips.verification.evidence import accepted, evidence_of
-from statewise.strips.verification.mapping import match_atoms
-from statewise.strips.verification.meaning import meaning
+from statewise.strips.verification.mapping import match_atoms, meaning
 
 
 class UnmatchedGoal(ValueError):
@@ -72,15 +80,15 @@ def plan(
     false after them are initially false, all others true (Definition 1 of the STRIPS Transformer paper). `goal_after`
     gives the goal by an example, a valid trace: everything that is true after it. `goal_possible` names an action whose
     preconditions are the goal. For both, the plan begins after `after`, or where the example begins, with the atoms
-    that the actions show to be true (`evidence`). Only if these are not enough, unknown atoms are assumed to be true,
-    too, except those that the example achieves, and the plan names those that it needs (`Plan.assumed`). Or
+    that the actions show to be true (`model.evidence_of`). Only if these are not enough, unknown atoms are assumed to
+    be true, too, except those that the example achieves, and the plan names those that it needs (`Plan.assumed`). Or
     `problem` is a true planning problem over the same actions, whose initial state and goal are translated to learned
     atoms by `mapping`, the atom of the problem for each learned atom. `meanings` uses the meaning of the learned atoms
-    in the true states (`meaning.meaning`); `names` matches atoms one to one by the actions that use them
+    in the true states (`mapping.meaning`); `names` matches atoms one to one by the actions that use them
     (`mapping.match_atoms`; an unmatched learned atom is initially true); `auto` uses meanings where possible: if the
     domain has few enough states and learned atoms express the goal. All three use the true model.
 
-    `guards` is another model over the same actions that must also accept every step (`certain_plans`): its atoms are
+    `guards` is another model over the same actions that must also accept every step (`certain_plan`): its atoms are
     true at the start unless `after` deleted them, and are not part of the goal. No plan contains the actions `without`.
 
     An action of the problem that the learned model lacks has no effects there, so no plan contains it.
@@ -109,12 +117,12 @@ def plan(
         put = names, *_translated(learned, problem, names)
     names, start, wanted = put
     begun = time.perf_counter()
-    found = search.covering(learned.names).find(learned, start, wanted)
+    numbers = search.covering(learned.names).find(learned, start, wanted)
     seconds = time.perf_counter() - begun
-    if found is None:
+    if numbers is None:
         return Plan(None, None, None, names, seconds, search.planner)
-    actions = tuple(learned.names[number] for number in found)
-    fine = _reaches(learned, start, found, wanted)
+    actions = tuple(learned.names[number] for number in numbers)
+    fine = _reaches(learned, start, numbers, wanted)
     truly = problem.solved_by(actions) and (problem.files is None or validated(problem.files, actions) is not False)
     return Plan(actions, fine, truly, names, seconds, search.planner)
 
@@ -133,12 +141,12 @@ class _Search:
     """The atoms of the guards that are false at the start."""
 
     def following(self, so_far: Sequence[str]) -> _Search:
-        """The same search after these actions."""
+        """The search with the guards as they are after these actions."""
         numbers = [self.guards.number[name] for name in so_far if name in self.guards.number]
         return replace(self, known_false=self.guards.after(numbers))
 
     def covering(self, names: Sequence[str]) -> _Search:
-        """The same search over more actions, in this order."""
+        """The search over more actions, in this order."""
         return replace(self, guards=self.guards.covering(names))
 
     def find(self, model: ActionModel, start: Atoms, goal: Atoms) -> list[int] | None:
@@ -155,15 +163,15 @@ class _Search:
             )
             for at in kept
         )
-        open_ones = _all_atoms(self.guards) & ~self.known_false
-        found = find_plan(
+        true_guards = _all_atoms(self.guards) & ~self.known_false
+        numbers = find_plan(
             ActionModel((*model.atoms, *self.guards.atoms), both),
-            start | open_ones << width,
+            start | true_guards << width,
             goal,
             self.planner,
             self.timeout,
         )
-        return None if found is None else [kept[number] for number in found]
+        return None if numbers is None else [kept[number] for number in numbers]
 
 
 @dataclass(frozen=True)
@@ -204,21 +212,21 @@ def _task(
 
 def _planned_for(task: _Task, search: _Search) -> Plan:
     model, begun = task.model, time.perf_counter()
-    found = search.find(model, task.known, task.goal) if task.known_first else None
-    fine = found is not None and _reaches(model, task.known, found, task.goal)
-    if found is None:
-        found, fine = _assuming(task, search)
+    numbers = search.find(model, task.known, task.goal) if task.known_first else None
+    fine = numbers is not None and _reaches(model, task.known, numbers, task.goal)
+    if numbers is None:
+        numbers, fine = _assuming(task, search)
     seconds = time.perf_counter() - begun
     goal = tuple(model.spelled(task.goal))
-    if found is None:
+    if numbers is None:
         return Plan(None, None, None, {}, seconds, search.planner, goal)
     true, assumed = task.known, 0
-    for number in found:
+    for number in numbers:
         action = model.actions[number]
         assumed |= action.pre & ~true
         true = (true | action.pre | action.add) & ~action.delete
     assumed |= task.goal & ~true
-    names = tuple(model.names[number] for number in found)
+    names = tuple(model.names[number] for number in numbers)
     return Plan(names, fine, None, {}, seconds, search.planner, goal, tuple(model.spelled(assumed)))
 
 
@@ -234,18 +242,18 @@ def _assuming(task: _Task, search: _Search) -> tuple[list[int] | None, bool]:
     for place, atom in enumerate(bits(task.achieve), atoms):
         start |= (task.known >> atom & 1) << place
         goal |= 1 << place
-    found = search.find(both, start, goal)
-    return found, found is not None and _reaches(both, start, found, goal)
+    numbers = search.find(both, start, goal)
+    return numbers, numbers is not None and _reaches(both, start, numbers, goal)
 
 
 def _by_meaning(learned: ActionModel, problem: Problem) -> tuple[dict[str, str], Atoms, Atoms] | None:
     """The translation of the goal, then initial state and goal in learned atoms; None if they cannot express it."""
-    found = meaning(learned, problem.domain, problem.initial)
-    wanted = found.of(problem.goal) if found is not None else None
-    if found is None or wanted is None:
+    translation = meaning(learned, problem.domain, problem.initial)
+    wanted = translation.of(problem.goal) if translation is not None else None
+    if translation is None or wanted is None:
         return None
     goal = " and ".join(problem.domain.model.spelled(problem.goal))
-    return {goal: " and ".join(learned.spelled(wanted)) or "always"}, found.initial, wanted
+    return {goal: " and ".join(learned.spelled(wanted)) or "always"}, translation.initial, wanted
 
 
 def _names(learned: ActionModel, problem: Problem, mapping: Mapping[str, str] | str) -> dict[str, str]:
@@ -283,9 +291,9 @@ def _translated(learned: ActionModel, problem: Problem, names: Mapping[str, str]
     return start, goal
 
 
-def _reaches(model: ActionModel, state: Atoms, found: Sequence[int], goal: Atoms) -> bool:
+def _reaches(model: ActionModel, state: Atoms, numbers: Sequence[int], goal: Atoms) -> bool:
     """Whether the actions are applicable in turn and the goal holds at the end."""
-    for number in found:
+    for number in numbers:
         if model.actions[number].pre & ~state:
             return False
         state = model.result(state, number)
@@ -315,3 +323,43 @@ def _numbers(model: ActionModel, names: Sequence[str]) -> list[int]:
 
 def _some(names: Sequence[str]) -> str:
     return f"; the model has {', '.join(names[:8]) or 'none'}{', ...' if names[8:] else ''}"
+
+
+class CertainPlan(NamedTuple):
+    """A plan and its steps."""
+
+    plan: Plan
+    certain: list[bool]
+    """For each step, whether every model that explains the training traces accepts it after the steps before."""
+
+
+def certain_steps(seen: Seen, after: Sequence[str], plan: Plan) -> list[bool]:
+    """For each step of the plan, whether it is certain after the actions `after`."""
+    return seen.certain_steps([*after, *(plan.actions or ())])[len(after) :]
+
+
+def certain_plan(
+    actions: Sequence[str],
+    seen: Seen,
+    planned: Callable[[ActionModel, float, Collection[str]], Plan],
+    *,
+    after: Sequence[str] = (),
+    timeout: float = 60.0,
+) -> CertainPlan:
+    """A plan over `actions` without guesses. `planned` makes a plan with guards (a model over the same actions, at
+    first without atoms) in a number of seconds and without some of the actions (`plans.plan`). The `actions` of the
+    plan are None if there is no such plan. Raises what `planned` raises, such as `PlannerTimeout`."""
+    end = time.monotonic() + timeout
+    unknown = frozenset(name for name in actions if not seen.fits(name))
+    guards: dict[tuple[int, int, int], Head] = {}
+    while True:
+        result = planned(as_model(list(guards.values()), actions), max(0.1, end - time.monotonic()), unknown)
+        certain = certain_steps(seen, after, result)
+        if all(certain):
+            return CertainPlan(result, certain)
+        before = len(guards)
+        for step in (at for at, sure in enumerate(certain) if not sure):
+            for head in seen.guards([*after, *(result.actions or ())], len(after) + step, actions):
+                guards.setdefault(head.parts, replace(head, name=f"guard {len(guards)}"))
+        if len(guards) == before:  # something unknown happened before the plan, so no step is certain
+            return CertainPlan(Plan(None, None, None, result.mapping, result.seconds, result.planner, result.goal), [])

@@ -28,8 +28,7 @@ from itertools import pairwise
 from typing import TypeVar, Unpack
 
 from statewise.strips.exact.frame import Options, Work
-from statewise.strips.model.lifted_model import LiftedModel, sorts_of
-from statewise.strips.model.schemas import Literal, Schema, arguments
+from statewise.strips.model.schemas import LiftedModel, Schema, arguments, schemas_from_literals, sorts_of
 from statewise.strips.model.traces import Traces
 
 T = TypeVar("T", bound=Hashable)
@@ -73,13 +72,13 @@ def learn_locm(traces: Traces, **options: Unpack[Options]) -> LiftedModel:
     so the time limit is ignored. Raises `ValueError` if a schema occurs with different numbers of arguments, or if an
     action names an object twice."""
     work = Work("locm", traces, options)
-    found = machines(traces)
-    schemas = as_schemas(found, traces.actions)
+    learned = machines(traces)
+    schemas = as_schemas(learned, traces.actions)
     return work.lifted(
         schemas,
         {
             "machines": [
-                {"states": each.states, "parameters": len(each.parameters), "flawed": each.flawed} for each in found
+                {"states": each.states, "parameters": len(each.parameters), "flawed": each.flawed} for each in learned
             ],
             "predicates": len({predicate for schema in schemas.values() for predicate, _ in schema.pre}),
         },
@@ -98,24 +97,24 @@ def machines(traces: Traces) -> list[Machine]:
         sort = sort_of[history[0][0]]
         first.setdefault(sort, {}).update((transition, None) for transition, _ in history)
         of_sort = agreed.setdefault(sort, {})
-        for (before, given), (after, other) in pairwise(history):
+        for (before, objects), (after, other) in pairwise(history):
             same = frozenset(
                 (i, j)
-                for i, name in enumerate(given)
+                for i, name in enumerate(objects)
                 for j, again in enumerate(other)
                 if name == again and i != before[1] and j != after[1]
             )
             of_sort[before, after] = of_sort.get((before, after), same) & same
-    found = [(sort, _machine(sorted(first[sort]), agreed[sort])) for sort in sorted(first)]
-    return [machine for sort, machine in found if sort >= 0 or machine.states > 1]
+    of_sorts = [(sort, _machine(sorted(first[sort]), agreed[sort])) for sort in sorted(first)]
+    return [machine for sort, machine in of_sorts if sort >= 0 or machine.states > 1]
 
 
 def histories(traces: Traces) -> Iterator[list[Event]]:
     """For each trace the events of each object, and of the actions themselves. Raises `ValueError` if an action names
     an object twice."""
-    for place, (row, label) in enumerate(zip(traces.rows, traces.labels)):
+    for place in range(len(traces)):
         mine: dict[str, list[Event]] = {}
-        for action in row[: len(row) - label]:
+        for action in traces.valid(place):
             schema, objects = arguments(traces.actions[action])
             if len(set(objects)) < len(objects):
                 raise ValueError(
@@ -174,20 +173,17 @@ def _classes(of: Iterable[T], equal: Iterable[tuple[T, T]]) -> dict[T, int]:
     return {each: number.setdefault(id(together), len(number)) for each, together in members.items()}
 
 
-def as_schemas(found: Iterable[Machine], actions: Iterable[str]) -> dict[str, Schema]:
+def as_schemas(machines: Iterable[Machine], actions: Iterable[str]) -> dict[str, Schema]:
     """The action schemas, with the predicates named p0, p1, ...: for each machine its states, with more than two states
     also that an object is not in a state, and the parameters. Predicates that cannot reject an action are left out."""
-    sets: dict[str, tuple[set[Literal], set[Literal], set[Literal]]] = {
-        arguments(action)[0]: (set(), set(), set()) for action in actions
-    }
-    count = 0
-    for parts in (each for machine in found for each in predicates(machine)):
-        if parts[0] and parts[2]:
-            for which, slots in enumerate(parts):
-                for schema, places in slots:
-                    sets[schema][which].add((f"p{count}", places))
-            count += 1
-    return {schema: Schema(*(frozenset(part) for part in parts)) for schema, parts in sets.items()}
+    able = [parts for machine in machines for parts in predicates(machine) if parts[0] and parts[2]]
+    literals = (
+        (schema, part, (f"p{number}", places))
+        for number, parts in enumerate(able)
+        for part, slots in enumerate(parts)
+        for schema, places in slots
+    )
+    return schemas_from_literals(actions, literals)
 
 
 Slots = set[tuple[str, tuple[int, ...]]]

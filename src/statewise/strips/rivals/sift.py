@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from statewise.runtime.messages import counted
 from statewise.strips.exact.features import MOST, alternating
 from statewise.strips.exact.frame import Options, Work
 from statewise.strips.exact.ground import required
-from statewise.strips.exact.lifted import ARITY, all_predicates, windows_of_slots
+from statewise.strips.exact.lifted import ARITY, predicates_of_arity
 from statewise.strips.exact.preconditions import as_heads
-from statewise.strips.exact.predicates import Predicate, as_schemas
+from statewise.strips.exact.predicates import Predicate, as_schemas, without_covered
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.model.learned import Learned
-from statewise.strips.model.lifted_model import LiftedModel
+from statewise.strips.model.schemas import LiftedModel
 from statewise.strips.model.traces import Traces
 
 
@@ -29,39 +28,29 @@ def learn_sift(traces: Traces, **options: Unpack[Options]) -> Learned:
     `ValueError` without python-sat."""
     work = Work("sift", traces, options)
     windows = Windows.of_rows(len(traces.actions), work.clock.reading(valid_rows(traces)))
-    found = alternating(windows, seconds=work.clock.left() / 2, stop=work.clock.stop)
-    if not found.complete:
+    listed = alternating(windows, seconds=work.clock.left() / 2, stop=work.clock.stop)
+    if not listed.complete:
         work.clock.cut.append(
-            "listing the alternating features" + (f": more than {MOST}" if len(found.features) >= MOST else "")
+            "listing the alternating features" + (f": more than {MOST}" if len(listed.features) >= MOST else "")
         )
-    work.say(f"{len(found.features)} alternating features")
-    able = required(windows, found.features, work.clock)
+    work.say(f"{len(listed.features)} alternating features")
+    able = required(windows, listed.features, work.clock)
     heads = as_heads(list(able), list(able.values()), len(traces.actions))
-    return work.ground(heads, {"windows": len(windows), "features": len(found.features)})
+    return work.ground(heads, {"windows": len(windows), "features": len(listed.features)})
 
 
 def learn_lifted_sift(traces: Traces, **options: Unpack[Options]) -> LiftedModel:
     """The schemas of all alternating predicates of up to `ARITY` arguments, otherwise like `learn_sift`. Also raises
     `ValueError` if a schema occurs with different numbers of arguments."""
     work = Work("sift", traces, options)
-    found: list[Predicate] = []
+    offered: list[Predicate] = []
     rows = valid_rows(traces)
     counts: dict[int, int] = {}
     for wanted in range(ARITY + 1):
-        windows = windows_of_slots(traces.actions, rows, wanted, work.clock)
-        new = all_predicates(windows, wanted, work.clock, work.listed)
-        counts[wanted] = len(new)
-        found += new
-        work.say(f"{counted(len(new), 'alternating predicate')} of {counted(wanted, 'argument')}")
-    chosen = [
-        each
-        for place, each in enumerate(found)
-        if not any(
-            other.covers(each) and (not each.covers(other) or at < place)
-            for at, other in enumerate(found)
-            if at != place
-        )
-    ]
+        predicates = predicates_of_arity(wanted, traces, rows, work)[1]
+        counts[wanted] = len(predicates)
+        offered += predicates
+    chosen = without_covered(offered)
     return work.lifted(
-        as_schemas(chosen, traces.actions), {"by_arity": counts, "offered": len(found), "predicates": len(chosen)}
+        as_schemas(chosen, traces.actions), {"by_arity": counts, "offered": len(offered), "predicates": len(chosen)}
     )

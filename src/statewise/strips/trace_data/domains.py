@@ -94,8 +94,8 @@ def domain(spec: str) -> Domain:
             raise ValueError(f"{spec!r}: {what.lower()} must be at most {MOST}, not {value}")
     try:
         atoms, actions, start = known.build(*sizes)
-        taken = len(atoms) * (len(atoms) + 3 * len(actions)) // 16  # a set stores half of its bits on average
-        if taken > MOST_BYTES:
+        needed = len(atoms) * (len(atoms) + 3 * len(actions)) // 16  # a set stores half of its bits on average
+        if needed > MOST_BYTES:
             raise ValueError(f"{len(actions):,} ground actions with {len(atoms):,} atoms, more than fit into memory")
     except ValueError as error:
         raise ValueError(f"{spec!r} has {error}: choose a smaller instance") from None

@@ -37,6 +37,17 @@ IN_PARENTHESES, BY_COMMAS, STEP, CALL, CALLS, TITLE, COST = range(7)
 """The ways in which a line can be written."""
 
 
+class Place(NamedTuple):
+    """A line of a file."""
+
+    path: Path
+    line: int
+
+    def fail(self, message: str) -> NoReturn:
+        """Raises `ValueError` with file and line."""
+        raise ValueError(f"{self.path}:{self.line}: {message}")
+
+
 @dataclass
 class Plan:
     """A trace as a file writes it."""
@@ -75,15 +86,13 @@ def read_plans(text: str, path: Path, *, ignore_states: bool = False) -> list[Pl
 def read_plan(text: str, path: Path, *, ignore_states: bool = False) -> Plan | None:
     """The only plan of a text file, whose lines all belong to it; None if it has no action. Raises `ValueError` with
     file and line, also if the file has several plans."""
-    found = _read(text, path, True, ignore_states)
-    if len(found) > 1:
-        fail(
-            path,
-            found[1].line,
+    plans = _read(text, path, True, ignore_states)
+    if len(plans) > 1:
+        Place(path, plans[1].line).fail(
             "a second plan begins here, but in a folder each file is one plan: give this file "
-            "itself, or write each plan to a file of its own",
+            "itself, or write each plan to a file of its own"
         )
-    return found[0] if found else None
+    return plans[0] if plans else None
 
 
 def holds_states(name: str) -> bool:
@@ -96,11 +105,6 @@ def one_line(action: str) -> str:
     """A name with white space replaced by single spaces, so that `sail  x` and `sail x` are one action in every
     format."""
     return " ".join(action.split())
-
-
-def fail(path: Path, line: int, message: str) -> NoReturn:
-    """Raises `ValueError` with file and line."""
-    raise ValueError(f"{path}:{line}: {message}")
 
 
 def _read(text: str, path: Path, whole: bool, ignore_states: bool) -> list[Plan]:
@@ -135,30 +139,24 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
             continue
         first = first or each
         if each.form != first.form or len(each.actions) != 1:
-            fail(
-                path,
-                each.number,
+            Place(path, each.number).fail(
                 f"{short(each.text)} is not written like line {first.number}, which is one action of a plan: "
-                "leave only the lines of the plan",
+                "leave only the lines of the plan"
             )
         if each.form == STEP:
             begin = begin or each.step <= last
             if not begin and each.step != last + 1:
-                fail(path, each.number, f"the plan has a gap: step {each.step} follows {last}")
+                Place(path, each.number).fail(f"the plan has a gap: step {each.step} follows {last}")
         elif not begin and each.step < last:
-            fail(
-                path,
-                each.number,
+            Place(path, each.number).fail(
                 f"the time goes back from {last:g} to {each.step:g}: order the actions by time, "
-                "and write each plan to a file of its own",
+                "and write each plan to a file of its own"
             )
         elif each.after_blank and not begin and not whole:
-            fail(
-                path,
-                each.number,
+            Place(path, each.number).fail(
                 "each line has one action, so the file is one plan, but this line follows an empty "
                 "one: if another plan begins here, write each plan on one line, or to a file of "
-                "its own in a folder; otherwise remove the empty line",
+                "its own in a folder; otherwise remove the empty line"
             )
         if begin:
             plans.append(Plan(each.number, pddl=True))
@@ -172,8 +170,9 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
     """The non-empty lines, without comments."""
     in_calls = blank = False
     for number, content in enumerate(text.split("\n"), 1):
+        place = Place(path, number)
         if "(" in content.partition(";")[0]:
-            content = re.sub(rf"(\([^()]*\))|{MEASURED}", lambda found: found[1] or "", content)
+            content = re.sub(rf"(\([^()]*\))|{MEASURED}", lambda match: match[1] or "", content)
         code, _, comment = content.partition(";")
         code = code.strip()
         if not code:
@@ -183,95 +182,91 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
             elif re.fullmatch(
                 r"\W*(?:initial |current |next |final |goal )?(?:state|observation)s?\s*\d*\W*", comment, re.IGNORECASE
             ):
-                fail(
-                    path,
-                    number,
+                place.fail(
                     f"the comment {short(content.strip())} begins a state, not actions: remove the "
-                    "states, since only actions are read",
+                    "states, since only actions are read"
                 )
             continue
-        found = _line(code, path, number, in_calls)._replace(text=code, after_blank=blank)
-        in_calls = in_calls or found.form == TITLE
+        line = _line(code, place, in_calls)._replace(text=code, after_blank=blank)
+        in_calls = in_calls or line.form == TITLE
         blank = False
-        if found.form != TITLE:
-            for action in found.actions:
-                _check(action, path, number)
-        yield found
+        if line.form != TITLE:
+            for action in line.actions:
+                _check(action, place)
+        yield line
 
 
-def _line(code: str, path: Path, number: int, in_calls: bool) -> _Line:
+def _line(code: str, place: Place, in_calls: bool) -> _Line:
     """The content of a line. `in_calls` says that an earlier line was the title that unified-planning prints."""
     if code[0] in "<>{" or code.lower().startswith("(define"):
         what = {"<": "XML", "{": "JSON", "(": "a PDDL domain or problem", ">": "FASTA"}[code[0]]
-        fail(
-            path,
-            number,
-            f"{short(code)} is {what}, not a plan: a line of a plan looks like (pick a) (put a b), or pick a, put a b",
+        place.fail(
+            f"{short(code)} is {what}, not a plan: a line of a plan looks like (pick a) (put a b), or pick a, put a b"
         )
     if title := re.match(r"(\w*Plan)\s*(?::$|\(\s*(\[.*\])\s*\)$)", code):
         if title[1] != "SequentialPlan":
-            fail(path, number, f"{title[1]} is not a sequence of actions: give a SequentialPlan")
-        return _Line(number, CALLS, _calls(title[2][1:-1], path, number)) if title[2] else _Line(number, TITLE, [])
+            place.fail(f"{title[1]} is not a sequence of actions: give a SequentialPlan")
+        return _Line(place.line, CALLS, _calls(title[2][1:-1], place)) if title[2] else _Line(place.line, TITLE, [])
     if code[0] == "[" and (code[-1] == "]" or "(" in code):
         inner = code[1:].removesuffix("]")
         if code[-1] != "]" or not re.fullmatch(r"(?:[^()]*\([^()]*\))*[^()]*", inner):
-            fail(path, number, "a list of actions such as [pick(a), put(a, b)] must be closed on its line")
-        return _Line(number, CALLS, _calls(inner, path, number))
+            place.fail("a list of actions such as [pick(a), put(a, b)] must be closed on its line")
+        return _Line(place.line, CALLS, _calls(inner, place))
     step = re.fullmatch(r"(?:step\s*)?(\d{1,18})\s*:\s+([^(,][^,(]*(?:\([^()]*\))?)", code, re.IGNORECASE)
     if step:
-        action = _calls(step[2], path, number)[0] if step[2].endswith(")") else step[2]
-        return _Line(number, STEP, [_named(action, path, number)], int(step[1]))
+        action = _calls(step[2], place)[0] if step[2].endswith(")") else step[2]
+        return _Line(place.line, STEP, [_named(action, place)], int(step[1]))
     if re.match(r"[^\s(),;:\[\]]+\(", code):
-        calls = _calls(code, path, number)
-        return _Line(number, CALL if in_calls or len(calls) == 1 else CALLS, calls)
+        calls = _calls(code, place)
+        return _Line(place.line, CALL if in_calls or len(calls) == 1 else CALLS, calls)
     if "(" in code or ")" in code:
         time = re.match(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?):", code)
-        return _Line(number, IN_PARENTHESES, _in_parentheses(code, path, number), float(time[1]) if time else -1)
+        return _Line(place.line, IN_PARENTHESES, _in_parentheses(code, place), float(time[1]) if time else -1)
     actions = code.split(",")
     if all(not each.isdisjoint(map(str.strip, actions)) for each in COLUMNS):
-        fail(path, number, f"{short(code)} names the columns of a table, which must be trace_id and action")
+        place.fail(f"{short(code)} names the columns of a table, which must be trace_id and action")
     numbered = [re.fullmatch(r"\s*(?:step\s*)?\d+\s*:\s+(.*)", each, re.IGNORECASE) for each in actions]
     if any(numbered):
         if not all(numbered):
-            fail(path, number, "some actions of this line have a number before them, and others do not")
+            place.fail("some actions of this line have a number before them, and others do not")
         actions = [each[1] for each in numbered if each]
-    named = [_named(action, path, number) for action in actions]
-    return _Line(number, CALL if in_calls else BY_COMMAS, named)
+    named = [_named(action, place) for action in actions]
+    return _Line(place.line, CALL if in_calls else BY_COMMAS, named)
 
 
-def _in_parentheses(code: str, path: Path, number: int) -> list[str]:
+def _in_parentheses(code: str, place: Place) -> list[str]:
     """The actions of `0.5: (go a b) (stay)`, without times."""
     actions = re.findall(r"\(([^()]*)\)", code)
     rest = re.sub(r"\([^()]*\)|[\d.]+(?:[eE][+-]?\d+)?:|[\s,]", "", code)
     if rest:
         if holds_states(rest.strip("(): ")):
-            fail(path, number, f"{short(code)} is a state, not actions: remove the states, since only actions are read")
-        fail(path, number, f"not a plan: there is text outside the parentheses of its actions: {short(rest)}")
-    return [_named(action, path, number) for action in actions]
+            place.fail(f"{short(code)} is a state, not actions: remove the states, since only actions are read")
+        place.fail(f"not a plan: there is text outside the parentheses of its actions: {short(rest)}")
+    return [_named(action, place) for action in actions]
 
 
-def _calls(text: str, path: Path, number: int) -> list[str]:
+def _calls(text: str, place: Place) -> list[str]:
     """The actions of `pick(a), put(a, b), stop`."""
     text = one_line(text)
     parts = re.findall(r"\s*([^\s(),]+)\s*(?:\(([^()]*)\))?\s*(?:,|$)", text)
     whole = re.fullmatch(r"(?:\s*[^\s(),]+\s*(?:\([^()]*\))?\s*(?:,\s*(?=\S)|$))*", text)
     if not whole:
-        fail(path, number, f"{short(text)} is not a list of actions such as pick(a), put(a, b)")
-    return [_named(" ".join((name, *objects.split(","))), path, number) for name, objects in parts]
+        place.fail(f"{short(text)} is not a list of actions such as pick(a), put(a, b)")
+    return [_named(" ".join((name, *objects.split(","))), place) for name, objects in parts]
 
 
-def _named(action: str, path: Path, number: int) -> str:
+def _named(action: str, place: Place) -> str:
     named = one_line(action)
     if not named:
-        fail(path, number, "the plan has a gap: an action without a name")
+        place.fail("the plan has a gap: an action without a name")
     return named
 
 
-def _check(action: str, path: Path, number: int) -> None:
+def _check(action: str, place: Place) -> None:
     """Raises `ValueError` if an action is a piece of a state."""
     label = re.match(r"([\w -]+):(?:\s|$)", action)
     if action.startswith(":") or (label and holds_states(label[1])):
-        fail(path, number, f"{short(action)} is a state, not an action: remove the states, since only actions are read")
+        place.fail(f"{short(action)} is a state, not an action: remove the states, since only actions are read")
 
 
 class _Words(list["str | _Words"]):
@@ -289,24 +284,22 @@ def _trajectories(text: str, path: Path, ignore_states: bool) -> Iterator[Plan]:
         plan = Plan(whole.line, pddl=True)
         for part in whole[1:] if whole.head() else whole:
             if not isinstance(part, _Words):
-                fail(path, whole.line, f"a trajectory has parts in parentheses, not {short(part)}")
+                Place(path, whole.line).fail(f"a trajectory has parts in parentheses, not {short(part)}")
             kind = part.head().strip(":")
             if kind in ("action", "operator"):
                 inner = part[1] if len(part) == 2 and isinstance(part[1], _Words) else part[1:]
                 words = [each for each in inner if isinstance(each, str)]
                 if not words or len(words) != len(inner):
-                    fail(path, part.line, "expected one action here, such as (:action (pick a))")
+                    Place(path, part.line).fail("expected one action here, such as (:action (pick a))")
                 plan.add([" ".join(words)], part.line)
             elif holds_states(kind) and not ignore_states:
-                fail(
-                    path, part.line, f"({part.head()} ...) is an observed state, which is not read yet: {HOW_TO_IGNORE}"
+                Place(path, part.line).fail(
+                    f"({part.head()} ...) is an observed state, which is not read yet: {HOW_TO_IGNORE}"
                 )
             elif kind not in ("objects", "goal") and not holds_states(kind):
-                fail(
-                    path,
-                    part.line,
+                Place(path, part.line).fail(
                     f"({short(part.head())} ...) is not a part of a trajectory that can be read: "
-                    "there are :objects, :init, :action, :state, :goal",
+                    "there are :objects, :init, :action, :state, :goal"
                 )
         yield plan
 
@@ -323,7 +316,7 @@ def _groups(text: str, path: Path) -> Iterator[_Words]:
                     open_groups[-1].append(group)
                 open_groups.append(group)
             elif not open_groups:
-                fail(path, line, f"{short(cut(token))} stands outside the parentheses of a trajectory")
+                Place(path, line).fail(f"{short(cut(token))} stands outside the parentheses of a trajectory")
             elif token == ")":
                 closed = open_groups.pop()
                 if not open_groups:
@@ -331,4 +324,4 @@ def _groups(text: str, path: Path) -> Iterator[_Words]:
             else:
                 open_groups[-1].append(token)
     if open_groups:
-        fail(path, open_groups[-1].line, "this parenthesis is not closed")
+        Place(path, open_groups[-1].line).fail("this parenthesis is not closed")

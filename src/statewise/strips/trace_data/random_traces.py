@@ -51,8 +51,8 @@ def traces(
     seen = set(without.with_actions(domain.model.names).rows) if without is not None else set()
     rows: list[tuple[Trace, int]] = []
     for label, count in wanted.items():
-        found, idle = 0, 0
-        while found < count:
+        drawn, idle = 0, 0
+        while drawn < count:
             length = int(rng.integers(1 + label, max_length + 1)) if max_length > label else 0
             of = domain.start if start == "both" and rng.integers(2) else begins
             trace = walker.walk(of[rng.integers(len(of))], length, label) if length else None
@@ -62,10 +62,10 @@ def traces(
                     kind = "negative" if label else "positive"
                     raise ValueError(
                         f"{domain.name} does not have enough unique {kind} traces of at most {max_length} actions: "
-                        f"{count} were requested, {found} were found. Request fewer, or longer ones."
+                        f"{count} were requested, {drawn} were found. Request fewer, or longer ones."
                     )
                 continue
-            idle, found = 0, found + 1
+            idle, drawn = 0, drawn + 1
             seen.add(trace)
             rows.append((trace, label))
     order = rng.permutation(len(rows))

@@ -24,8 +24,8 @@ from statewise.runtime.messages import cut, short, without_advice
 from statewise.strips.model.traces import Trace, Traces
 from statewise.strips.trace_data.plan_texts import (
     HOW_TO_IGNORE,
+    Place,
     Plan,
-    fail,
     holds_states,
     one_line,
     read_plan,
@@ -36,6 +36,7 @@ OTHERS = (".csv", ".tsv", ".json", ".jsonl", ".md")
 """Suffixes of files that do not hold plans."""
 COLUMNS = ("trace_id", "action", "action_id", "step", "label")
 """The columns of CSV files."""
+A_TRACE = 'a trace must be {"actions": [...], "label": 0 or 1}, on a line of its own or in a list'
 KEYS = ("actions", "label")
 """The keys of JSON objects."""
 BITS = re.compile(r"0[01]{3,}|[01](?: [01]){3,}")
@@ -46,7 +47,7 @@ ATOMS = re.compile(r"\s*[\[{]?\s*(?:\((?:[^()]|\([^()]*\))*\)[\s,;&]*)+[\]}]?\s*
 """A cell that holds atoms in parentheses."""
 
 
-def read_traces(path: Path, actions: Sequence[str] | None = None, *, ignore_states: bool = False) -> Traces:
+def read_traces(path: str | Path, actions: Sequence[str] | None = None, *, ignore_states: bool = False) -> Traces:
     """Reads a file or a folder. A file is JSON if its name ends in `.jsonl` or `.json`, CSV if it ends in `.csv` or
     `.tsv` or begins with the columns of CSV; otherwise its beginning shows whether it is JSON or plans. In a folder
     each file is one plan.
@@ -55,39 +56,40 @@ def read_traces(path: Path, actions: Sequence[str] | None = None, *, ignore_stat
     by name. Names stay as they are written, in lower case if plans are written in a form of PDDL. With `ignore_states`
     the actions of files with observed states are read. Raises `ValueError` with file and line.
     """
-    unread: dict[str, None] = {}
-    found = _from_folder(path, ignore_states) if path.is_dir() else _from_file(path, ignore_states, unread)
-    if not found:
+    path, unread = Path(path), dict[str, None]()
+    plans = _from_folder(path, ignore_states) if path.is_dir() else _from_file(path, ignore_states, unread)
+    if not plans:
         raise ValueError(f"{path} holds no traces")
-    if any(each.pddl for each in found):
-        for each in found:
+    if any(each.pddl for each in plans):
+        for each in plans:
             each.actions = [name.lower() for name in each.actions]
-    _check_names(found, path)
-    known = list(actions) if actions is not None else sorted({name for each in found for name in each.actions})
+    _check_names(plans, path)
+    known = list(actions) if actions is not None else sorted({name for each in plans for name in each.actions})
     number = {name: place for place, name in enumerate(known)}
     rows: list[Trace] = []
-    for each in found:
+    for each in plans:
         if not each.actions:
-            fail(_file(each, path), each.line, "empty trace: it must have at least one action")
+            Place(_file(each, path), each.line).fail("empty trace: it must have at least one action")
         for name, line in zip(each.actions, each.lines):
             if name not in number:
-                fail(_file(each, path), line, f"{cut(name, 200)!r} is not an action of the model{_near(name, known)}")
+                what = f"{cut(name, 200)!r} is not an action of the model"
+                Place(_file(each, path), line).fail(what + _near(name, known))
         rows.append(tuple(number[name] for name in each.actions))
-    labels = tuple(_label(each, path) for each in found)
-    files = tuple(each.file for each in found) if path.is_dir() else ()
-    return Traces(tuple(known), tuple(rows), labels, tuple(each.line for each in found), files, tuple(unread))
+    labels = tuple(_label(each, path) for each in plans)
+    files = tuple(each.file for each in plans) if path.is_dir() else ()
+    return Traces(tuple(known), tuple(rows), labels, tuple(each.line for each in plans), files, tuple(unread))
 
 
 def _file(plan: Plan, path: Path) -> Path:
     return path / plan.file if plan.file else path
 
 
-def _check_names(found: Sequence[Plan], path: Path) -> None:
+def _check_names(plans: Sequence[Plan], path: Path) -> None:
     """Raises `ValueError` for two actions whose names, or first words, differ only in the case of letters, and for an
     action that looks like the bits of a state."""
     spelled: dict[str, tuple[str, str]] = {}
     seen: set[str] = set()
-    for each in found:
+    for each in plans:
         for name, line in zip(each.actions, each.lines):
             if name in seen:
                 continue
@@ -108,7 +110,8 @@ def _check_names(found: Sequence[Plan], path: Path) -> None:
                     )
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a file, without a byte-order mark. Raises `ValueError` if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -116,7 +119,7 @@ def _text(path: Path) -> str:
 
 
 def _from_file(path: Path, ignore_states: bool, unread: dict[str, None]) -> list[Plan]:
-    text = _text(path)
+    text = text_of(path)
     if path.suffix.lower() in (".jsonl", ".json"):
         return list(_from_json(text, path, ignore_states, unread))
     begin = text.lstrip()[:1000]
@@ -127,9 +130,9 @@ def _from_file(path: Path, ignore_states: bool, unread: dict[str, None]) -> list
     return read_plans(text, path, ignore_states=ignore_states)
 
 
-def write_traces(written: Traces, path: Path) -> None:
+def write_traces(written: Traces, path: str | Path) -> None:
     """Writes a file that `read_traces` reads: JSON lines or, by its name, CSV with a label on every row."""
-    out = io.StringIO()
+    path, out = Path(path), io.StringIO()
     if path.suffix in (".jsonl", ".json"):
         for row, label in zip(written.rows, written.labels):
             out.write(json.dumps({"actions": [written.actions[at] for at in row], "label": label}) + "\n")
@@ -164,7 +167,7 @@ def _from_csv(text: str, path: Path, ignore_states: bool, unread: dict[str, None
     others = {name: place for name, place in column.items() if name not in COLUMNS}
     for name in others:
         if holds_states(name) and not ignore_states:
-            fail(path, 1, f"the column {name!r} holds observed states, which are not read yet: {HOW_TO_IGNORE}")
+            Place(path, 1).fail(f"the column {name!r} holds observed states, which are not read yet: {HOW_TO_IGNORE}")
     unread |= {f"the column {name!r}": None for name in others}
     as_atoms = {} if ignore_states else dict.fromkeys(others, 0)
     current: Plan | None = None
@@ -175,15 +178,13 @@ def _from_csv(text: str, path: Path, ignore_states: bool, unread: dict[str, None
         if not row:
             continue
         if len(row) != len(header):
-            raise ValueError(f"{path}:{line}: {len(row)} cells, where the header has {len(header)}")
+            Place(path, line).fail(f"{len(row)} cells, where the header has {len(header)}")
         trace, action = row[column["trace_id"]].strip(), one_line(row[column["action"]])
         if not trace:
-            raise ValueError(f"{path}:{line}: trace_id is empty")
+            Place(path, line).fail("trace_id is empty")
         if current is None or trace != name:
             if trace in begun:
-                raise ValueError(
-                    f"{path}:{line}: trace {trace} continues here after other traces; its rows must be contiguous"
-                )
+                Place(path, line).fail(f"trace {trace} continues here after other traces; its rows must be contiguous")
             if current is not None:
                 yield current
             current, name = Plan(line), trace
@@ -195,11 +196,11 @@ def _from_csv(text: str, path: Path, ignore_states: bool, unread: dict[str, None
             elif cell and not as_atoms[other]:
                 as_atoms[other] = line
         if not action:
-            raise ValueError(f"{path}:{line}: trace {trace} has a gap: no action here")
+            Place(path, line).fail(f"trace {trace} has a gap: no action here")
         if "step" in column:
             step = _whole(row[column["step"]], path, line, "step")
             if current.actions and step != last_step + 1:
-                raise ValueError(f"{path}:{line}: trace {trace} has a gap: step {step} follows {last_step}")
+                Place(path, line).fail(f"trace {trace} has a gap: step {step} follows {last_step}")
             last_step = step
         current.actions.append(action)
         current.lines.append(line)
@@ -207,10 +208,8 @@ def _from_csv(text: str, path: Path, ignore_states: bool, unread: dict[str, None
         current.labels.append(_whole(cell, path, line, "label") if cell else None)
     for name, line in as_atoms.items():
         if line:
-            fail(
-                path,
-                line,
-                f"the column {name!r} holds what looks like observed states, which are not read yet: {HOW_TO_IGNORE}",
+            Place(path, line).fail(
+                f"the column {name!r} holds what looks like observed states, which are not read yet: {HOW_TO_IGNORE}"
             )
     if current is not None:
         yield current
@@ -233,7 +232,7 @@ def _from_json(text: str, path: Path, ignore_states: bool, unread: dict[str, Non
         if isinstance(value, list):
             value = {"actions": value}
         if not isinstance(value, dict) or not isinstance(value.get("actions"), list):
-            fail(path, line, 'a trace must be {"actions": [...], "label": 0 or 1}, on a line of its own or in a list')
+            Place(path, line).fail(A_TRACE)
         actions = [_name(action, path, line) for action in value["actions"]]
         count = len(actions)
         for key, other in value.items():
@@ -241,13 +240,15 @@ def _from_json(text: str, path: Path, ignore_states: bool, unread: dict[str, Non
                 continue
             meant = next((each for each in KEYS if key.casefold().rstrip("s") == each.rstrip("s")), None)
             if meant is not None and meant not in value:
-                fail(path, line, f"the key {short(key)} would be ignored: call it {meant}")
+                Place(path, line).fail(f"the key {short(key)} would be ignored: call it {meant}")
             if not ignore_states and (holds_states(key) or _for_each_action(other, count)):
-                fail(path, line, f"the key {short(key)} holds observed states, which are not read yet: {HOW_TO_IGNORE}")
+                Place(path, line).fail(
+                    f"the key {short(key)} holds observed states, which are not read yet: {HOW_TO_IGNORE}"
+                )
             unread[f"the key {short(key)}"] = None
         label = value.get("label")
         if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
-            fail(path, line, f"label must be 0 or 1, not {short(label)}")
+            Place(path, line).fail(f"label must be 0 or 1, not {short(label)}")
         yield Plan(line, "", actions, [line] * count, [*([None] * (count - 1)), label] if count else [])
 
 
@@ -273,24 +274,19 @@ def _json_values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
                 value = loads(content)
             except ValueError as error:
                 if content.strip()[0] not in "[{":
-                    fail(path, line, str(error))
+                    Place(path, line).fail(str(error))
                 value, end = _decoded(text, at, path, line)
             if isinstance(value, list) and any(isinstance(each, list | dict) for each in value):
                 yield from _items(text, text.index("[", at) + 1, path, line + text.count("\n", at, text.index("[", at)))
             elif isinstance(value, list):
-                fail(
-                    path,
-                    line,
-                    'a list of names: a trace must be {"actions": [...], "label": 0 or 1}, on a line of '
-                    "its own or in a list",
-                )
+                Place(path, line).fail(f"a list of names: {A_TRACE}")
             else:
                 yield line, value
             line += text.count("\n", at, end)
             at, end = end, text.find("\n", end)
             end = len(text) if end < 0 else end
             if rest := text[at:end].strip():
-                fail(path, line, f"{short(rest)} follows the end of a trace on its line")
+                Place(path, line).fail(f"{short(rest)} follows the end of a trace on its line")
         line, at = line + 1, end + 1
 
 
@@ -313,62 +309,60 @@ def _decoded(text: str, at: int, path: Path, line: int) -> tuple[Any, int]:
     try:
         end = JSONDecoder().raw_decode(text, at)[1]
     except RecursionError:
-        fail(path, line, "not JSON: brackets are nested too deeply")
+        Place(path, line).fail("not JSON: brackets are nested too deeply")
     except JSONDecodeError as error:
         what = f"not JSON: {error.msg.removesuffix(' at')}"
         if error.pos >= len(text.rstrip()):  # a value that does not end, which begins here
-            fail(path, line, f"{what} at the end of the file")
-        fail(path, error.lineno, f"{what} at column {error.colno}")
+            Place(path, line).fail(f"{what} at the end of the file")
+        Place(path, error.lineno).fail(f"{what} at column {error.colno}")
     except ValueError as error:
-        fail(path, line, f"not JSON: {without_advice(error)}")
+        Place(path, line).fail(f"not JSON: {without_advice(error)}")
     try:
         return loads(text[at:end]), end
     except ValueError as error:
-        fail(path, line, str(error))
+        Place(path, line).fail(str(error))
 
 
 def _from_folder(folder: Path, ignore_states: bool) -> list[Plan]:
     """A plan per file, all of them in forms of PDDL or none."""
     plans: list[Plan] = []
     for path in sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")):
-        text = _text(path)
+        text = text_of(path)
         if path.suffix.lower() in OTHERS or re.match(r"\s*[{]", text):
             raise ValueError(f"{path}: in a folder each file is a plan: give this file itself, or move it away")
-        found = read_plan(text, path, ignore_states=ignore_states)
-        if found is not None and found.actions:
-            found.file = path.name
-            plans.append(found)
+        plan = read_plan(text, path, ignore_states=ignore_states)
+        if plan is not None and plan.actions:
+            plan.file = path.name
+            plans.append(plan)
     other = next((each for each in plans if not each.pddl), None)
     if other is not None and (planned := next((each for each in plans if each.pddl), None)):
-        fail(
-            folder / other.file,
-            other.lines[0],
+        Place(folder / other.file, other.lines[0]).fail(
             f"{short(other.actions[0])} is not written as the plan in "
             f"{planned.file}: write both alike, or move this file away if it is "
-            "no plan",
+            "no plan"
         )
     return plans
 
 
 def _name(action: object, path: Path, line: int) -> str:
     if action is None or (isinstance(action, str) and not action.strip()):
-        raise ValueError(f"{path}:{line}: the trace has a gap: an action without a name")
+        Place(path, line).fail("the trace has a gap: an action without a name")
     if not isinstance(action, str | int) or isinstance(action, bool):
-        raise ValueError(f"{path}:{line}: an action must be a name, not {action!r}")
+        Place(path, line).fail(f"an action must be a name, not {action!r}")
     name = one_line(str(action))
     if any("\ud800" <= letter <= "\udfff" for letter in name):
-        raise ValueError(f"{path}:{line}: {name!r} contains half of a surrogate pair, which is not a character")
+        Place(path, line).fail(f"{name!r} contains half of a surrogate pair, which is not a character")
     return name
 
 
 def _label(read: Plan, path: Path) -> int:
     for label, line in zip(read.labels, read.lines):
         if label not in (None, 0, 1):
-            raise ValueError(f"{path}:{line}: label must be 0 or 1, not {short(label)}")
-    given = [place for place, label in enumerate(read.labels) if label is not None]
-    if given == [0]:
+            Place(path, line).fail(f"label must be 0 or 1, not {short(label)}")
+    labelled = [place for place, label in enumerate(read.labels) if label is not None]
+    if labelled == [0]:
         return read.labels[0] or 0  # once for the whole trace
-    for place in given[:-1] if given and given[-1] == len(read.labels) - 1 else given:
+    for place in labelled[:-1] if labelled and labelled[-1] == len(read.labels) - 1 else labelled:
         if read.labels[place]:
             raise ValueError(
                 f"{path}:{read.lines[place]}: label 1 on an action that is not the last of its trace: a negative trace "
@@ -381,7 +375,7 @@ def _whole(cell: str, path: Path, line: int, what: str) -> int:
     try:
         return int(cell)
     except ValueError:
-        raise ValueError(f"{path}:{line}: {what} must be a whole number, not {cut(cell)!r}") from None
+        Place(path, line).fail(f"{what} must be a whole number, not {cut(cell)!r}")
 
 
 def _near(name: str, known: Sequence[str]) -> str:

@@ -23,10 +23,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal as OneOf
+from typing import get_args
 
 from statewise.runtime.json_files import TEXT, read_json
 from statewise.runtime.overwriting import claimed_folder
-from statewise.strips.model.heads import Head, heads, uncovered
+from statewise.strips.model.heads import Head, as_model, heads, uncovered
 from statewise.strips.model.learned import (
     FILES,
     SCHEMAS,
@@ -36,15 +37,12 @@ from statewise.strips.model.learned import (
     schemas_as_json,
     schemas_of,
     write_model,
-    write_schemas,
 )
 from statewise.strips.model.model import Action, ActionModel, bits
-from statewise.strips.model.schemas import Literal, Schema, arguments, ground
-from statewise.strips.model.signatures import signature
+from statewise.strips.model.schemas import Literal, Schema, arguments, ground, signature, with_variables
 from statewise.strips.trace_data.domains import Domain
-from statewise.strips.verification.containment import KnownFalseSearch, contained, implied
+from statewise.strips.verification.containment import KnownFalseSearch, RealStates, RealStateSearch, contained, implied
 from statewise.strips.verification.mapping import match_atoms, renamed
-from statewise.strips.verification.real_states import RealStates, RealStateSearch
 from statewise.strips.verification.search import MAX_STATES, LimitReached, Limits, Search, shortest
 from statewise.strips.verification.verification import verify
 
@@ -55,7 +53,7 @@ EACH = 5.0
 
 Notion = OneOf["definition 1", "real states", "drawn traces"]
 Kind = OneOf["pre", "add", "delete"]
-KINDS: tuple[Kind, ...] = ("pre", "add", "delete")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Progress = Callable[[int, int], None]
 """Called with the number of entries that were tried in this round, and their total."""
 
@@ -103,24 +101,20 @@ def claimed(folder: Path, overwrite: bool = False) -> AbstractContextManager[Pat
     return claimed_folder(folder, FILES, SIGNS, "learned model", overwrite)
 
 
-def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bool = False) -> None:
+def write_simplified(simplified: Simplified, folder: Path, source: str, overwrite: bool = False) -> None:
     """Writes the model as a learned folder. `source` names the original model; if that is a learned folder, what its
     training traces show is copied, so that `check` knows what is certain. Raises what `claimed` raises."""
     with claimed(folder, overwrite) as scratch:
         seen = Path(source) / SEEN_FILE
         files = {SEEN_FILE: seen.read_bytes()} if seen.is_file() else {}
-        report = {"settings": {"simplified": source}, **found.summary()}
-        if found.schemas is not None:
-            if found.before is not None:
-                files["before.json"] = json.dumps(
-                    {
-                        "schemas": json.loads(schemas_as_json(found.before)),
-                        "simplified": sha256(schemas_as_json(found.schemas)).hexdigest(),
-                    }
-                ).encode()
-            write_schemas(scratch, found.schemas, found.model, report, files)
-        else:
-            write_model(scratch, found.model, report, files)
+        report = {"settings": {"simplified": source}, **simplified.summary()}
+        if simplified.schemas is not None and simplified.before is not None:
+            content = {
+                "schemas": json.loads(schemas_as_json(simplified.before)),
+                "simplified": sha256(schemas_as_json(simplified.schemas)).hexdigest(),
+            }
+            files["before.json"] = json.dumps(content).encode()
+        write_model(scratch, simplified.model, report, files, schemas=simplified.schemas)
 
 
 def before_simplification(folder: Path, actions: Sequence[str]) -> dict[str, Schema] | None:
@@ -271,7 +265,7 @@ class _Work:
                 for stricter in self._stricter(columns[place]):
                     columns[place] = stricter
         finally:
-            self.model = _of_heads(columns, self.model.names)
+            self.model = as_model(columns, self.model.names)
 
     def _stricter(self, head: Head) -> Iterator[Head]:
         """The atom after each sound change."""
@@ -304,7 +298,7 @@ class _Work:
         """Removes the atoms that reject nothing more than the others, in this order: those least like an atom of the
         reference first, and among these those with the most entries."""
         columns = heads(self.model)
-        sizes = [sum(map(int.bit_count, (head.pre, head.add, head.delete))) for head in columns]
+        sizes = [sum(map(int.bit_count, head.parts)) for head in columns]
         among = (1 << len(columns)) - 1
         like, whole = self._overlaps(), self.model
         for atom in sorted(range(len(columns)), key=lambda atom: (not columns[atom].idle, like[atom], -sizes[atom])):
@@ -341,14 +335,14 @@ class _Work:
         models lack: adds of what is required, deletes of what is not required, conditions that the action does not
         delete."""
         theirs = self._theirs()
-        found: list[tuple[int, str, Kind, int | Literal]] = []
+        ranked: list[tuple[int, str, Kind, int | Literal]] = []
         for name, each in self._parts():
             pre, add, delete = (set(_members(getattr(each, kind))) for kind in KINDS)
-            found += [(0 if entry in pre else 3, name, "add", entry) for entry in add]
-            found += [(4 if entry in pre else 1, name, "delete", entry) for entry in delete]
-            found += [(5 if entry in delete else 2, name, "pre", entry) for entry in pre]
+            ranked += [(0 if entry in pre else 3, name, "add", entry) for entry in add]
+            ranked += [(4 if entry in pre else 1, name, "delete", entry) for entry in delete]
+            ranked += [(5 if entry in delete else 2, name, "pre", entry) for entry in pre]
         for _, name, kind, entry in sorted(
-            found, key=lambda each: ((each[1], each[2], each[3]) in theirs, each[0], str(each[3]), each[1])
+            ranked, key=lambda each: ((each[1], each[2], each[3]) in theirs, each[0], str(each[3]), each[1])
         ):
             yield name, kind, entry
 
@@ -362,7 +356,7 @@ class _Work:
         return overlaps
 
     def _theirs(self) -> set[tuple[str, Kind, int | Literal]]:
-        """The entries that matching atoms of the reference have, too."""
+        """The entries that matching atoms of the reference share."""
         if self.true is None or self.schemas is not None:
             return set()
         true = self.true
@@ -421,17 +415,7 @@ class _Work:
     def _spelled(self, entry: int | Literal) -> str:
         if isinstance(entry, int):
             return self.model.atoms[entry]
-        return " ".join((entry[0], *(f"x{at + 1}" for at in entry[1])))
-
-
-def _of_heads(columns: list[Head], actions: Sequence[str]) -> ActionModel:
-    made = (
-        Action(
-            name, *(sum((getattr(head, kind) >> number & 1) << at for at, head in enumerate(columns)) for kind in KINDS)
-        )
-        for number, name in enumerate(actions)
-    )
-    return ActionModel(tuple(head.name for head in columns), tuple(made))
+        return with_variables(entry)
 
 
 def _how(notion: Notion) -> dict[str, bool]:

@@ -21,14 +21,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from statewise.strips.model.heads import Head, heads, uncovered
-from statewise.strips.model.lifted_model import sorts_of
 from statewise.strips.model.model import ActionModel, bits
-from statewise.strips.model.schemas import arguments
+from statewise.strips.model.pairs import Pairs, closed, pairs_of_states
+from statewise.strips.model.schemas import arguments, sorts_of
 from statewise.strips.trace_data.domains import Domain
-from statewise.strips.verification.containment import KnownFalseSearch
-from statewise.strips.verification.cut_off import Shape, cut_off, shape_of
-from statewise.strips.verification.pair_proof import PairBound, Pairs, closed, pairs_of_states
-from statewise.strips.verification.real_states import RealStates, RealStateSearch
+from statewise.strips.verification.containment import KnownFalseSearch, RealStates, RealStateSearch
+from statewise.strips.verification.pair_proof import PairBound, Shape, cut_off, shape_of
 from statewise.strips.verification.search import MAX_STATES, SECONDS, LimitReached, Limits, Result, Search, shortest
 
 Outcome = Literal["equivalent", "different", "unknown"]
@@ -113,7 +111,7 @@ class _Pair:
         return [(side, head) for side, one, other in self.sides() for head in uncovered(heads(other), heads(one))]
 
     def over(self, objects: set[str]) -> _Pair:
-        """The same models with only the actions over these objects."""
+        """The pair with only the actions over these objects."""
         kept = [at for at, name in enumerate(self.learned.names) if objects.issuperset(_objects(name))]
         learned, reference = (
             ActionModel(model.atoms, tuple(model.actions[at] for at in kept))
@@ -206,13 +204,13 @@ class _Verification:
         reason = None if self.is_shortest else self.reason
         if self.found is None:
             return replace(verdict, reason=reason, depth=self.bound - 1, objects=self.over)
-        found = self.found
+        example = self.found
         return replace(
             verdict,
-            counterexample=found.trace,
-            accepted_by=found.accepted_by,
-            head=found.head,
-            start=found.start,
+            counterexample=example.trace,
+            accepted_by=example.accepted_by,
+            head=example.head,
+            start=example.start,
             shortest=self.is_shortest,
             reason=reason,
         )
@@ -222,7 +220,9 @@ class _Verification:
         real: Pairs | None = None
         if self.pair.domain is not None:
             true = self.pair.reference
-            real = closed(pairs_of_states(self.pair.domain.start, len(true.atoms)), true.actions, self.limits)
+            real = closed(
+                pairs_of_states(self.pair.domain.start, len(true.atoms)), true.actions, self.limits.look_at_the_clock
+            )
         self._prove_for_all(real)
         if not self.wanted or self._search_all(Limits(self.limits.seconds, FEW_STATES, self.limits)):
             return
@@ -247,12 +247,12 @@ class _Verification:
             return
         limits = Limits(self.limits.seconds / 4, self.limits.max_states, self.limits)
         among = _Pair(cut.learned, cut.reference, None)
-        one_each: dict[tuple[Side, Shape], Head] = {}  # all heads of a shape are equal up to renaming
+        by_shape: dict[tuple[Side, Shape], Head] = {}  # all heads of a shape are equal up to renaming
         for side, _, other in among.sides():
             for head in heads(other):
-                one_each.setdefault((side, shape_of([head.name], cut.sorts)), head)
-        given = {side: heads(accepting) for side, accepting, _ in among.sides()}
-        wanted = {key: head for key, head in one_each.items() if uncovered([head], given[key[0]])}
+                by_shape.setdefault((side, shape_of([head.name], cut.sorts)), head)
+        accepting_heads = {side: heads(accepting) for side, accepting, _ in among.sides()}
+        wanted = {key: head for key, head in by_shape.items() if uncovered([head], accepting_heads[key[0]])}
         try:
             pairs = None
             if wanted and real is not None:
@@ -270,7 +270,8 @@ class _Verification:
             self.excluded = cut.excluded(pairs) if pairs is not None else []
 
     def _prove_here(self, real: Pairs | None) -> None:
-        """The same for the given ground actions."""
+        """Drops the heads that reject nothing more over the given ground actions, and bounds the length for the
+        others."""
         limits = Limits(self.limits.seconds / 4, self.limits.max_states, self.limits)
         try:
             bounds = self._bounds(self.pair, real, self.wanted, limits)

@@ -1,15 +1,16 @@
 """Writes learned models as PDDL, ground or as a lifted domain, and a trace as a problem. Needs the extra `planning`.
 
-Types are the sorts of arguments (`signatures`). A learner without negative preconditions learns *the hand is full* in
-addition to *the hand is empty*: two predicates with opposite effects are complements, and one is written as the
+Types are the sorts of arguments (`model.schemas`). A learner without negative preconditions learns *the hand is full*
+in addition to *the hand is empty*: two predicates with opposite effects are complements, and one is written as the
 negation of the other. Predicates with equal effects are written as one.
 
 A trace does not show its initial state. The initial atoms of the problem are those that the trace requires before
-anything affects them, and by assumption those that their first effect deletes (`evidence`); the file says which atoms
-are known, which are assumed, and which are neither. The latter are assumed to be false, so a plan cannot rely on them.
-But this assumption is not safe if the negation of the atom is a precondition. So if the trace leaves atoms unknown,
-complements are written as one predicate only if the traces show which one is exclusive: two atoms that differ in one
-argument are never both true. A car is at one port, and not at all others; where nothing is known, it is not there.
+anything affects them, and by assumption those that their first effect deletes (`model.evidence_of`); the file says
+which atoms are known, which are assumed, and which are neither. The latter are assumed to be false, so a plan cannot
+rely on them. But this assumption is not safe if the negation of the atom is a precondition. So if the trace leaves
+atoms unknown, complements are written as one predicate only if the traces show which one is exclusive: two atoms that
+differ in one argument are never both true. A car is at one port, and not at all others; where nothing is known, it is
+not there.
 
 For planners without negative preconditions a predicate `not-p` can be written for each p whose negation is required:
 every effect on p has the opposite effect on it, and it is initially true where p is not (Gazen and Knoblock, *Combining
@@ -27,12 +28,10 @@ from itertools import combinations, permutations
 from pathlib import Path
 
 from statewise.runtime.durable import write_atomically
-from statewise.strips.model.model import ActionModel, Atoms, bits
-from statewise.strips.model.schemas import Literal, Schema, arguments, ground
-from statewise.strips.model.signatures import Signature, signature
+from statewise.strips.model.model import ActionModel, Atoms, accepted, bits, evidence_of
+from statewise.strips.model.schemas import Literal, Schema, Signature, arguments, ground, signature
 from statewise.strips.pddl.pddl import Problem, quiet_environment, safe_names, write_pddl
 from statewise.strips.trace_data.domains import Domain
-from statewise.strips.verification.evidence import accepted, evidence_of
 from statewise.strips.verification.mapping import CLEAR, match_atoms, renamed
 
 MOST_OTHERS = 100
@@ -183,16 +182,18 @@ class _Seen:
 
 
 def _seen(model: ActionModel, numbers: Sequence[int], objects: Mapping[str, int], folds: Mapping[str, Folded]) -> _Seen:
-    found = evidence_of(model, numbers)
+    evidence = evidence_of(model, numbers)
     written = [_folded(atom, folds) for atom in model.atoms]
 
     def values(atoms: Atoms, value: bool) -> Iterable[tuple[str, bool]]:
         return ((name, same == value) for at, (name, same) in enumerate(written) if atoms >> at & 1)
 
-    known = dict.fromkeys(values(found.required, True))
+    known = dict.fromkeys(values(evidence.required, True))
     sure = {name for name, _ in known}
     assumed = {
-        name: value for name, value in (*values(found.deleted, True), *values(found.added, False)) if name not in sure
+        name: value
+        for name, value in (*values(evidence.deleted, True), *values(evidence.added, False))
+        if name not in sure
     }
     both = {name for name, value in known if (name, not value) in known}
     contradicted = {arguments(atom)[0] for atom, (name, _) in zip(model.atoms, written) if name in both}
@@ -202,7 +203,7 @@ def _seen(model: ActionModel, numbers: Sequence[int], objects: Mapping[str, int]
         tuple(known),
         tuple(assumed.items()),
         tuple(name for name in every if name not in sure and name not in assumed),
-        tuple(dict.fromkeys(values(found.true, True))),
+        tuple(dict.fromkeys(values(evidence.true, True))),
         frozenset(contradicted & folds.keys()),
     )
 
@@ -217,8 +218,8 @@ class _Shown:
         together: dict[tuple[str, int], list[int]] = {}
         for trace in traces:
             numbers = [model.number[name] for name in trace]
-            found = evidence_of(model, numbers)
-            shown, true = found.required | found.added | found.deleted, found.required | found.deleted
+            evidence = evidence_of(model, numbers)
+            shown, true = evidence.required | evidence.added | evidence.deleted, evidence.required | evidence.deleted
             for number in numbers:
                 true = model.result(true, number)
                 alike: Counter[tuple[str, int, tuple[str, ...], bool]] = Counter()
@@ -254,21 +255,21 @@ class _Spelling:
         self, known: Signature, folds: Mapping[str, Folded], names: Mapping[str, str], objects: Mapping[str, int]
     ) -> None:
         self.known, self.folds = known, folds
-        taken = {"learned", "either"}
+        used = {"learned", "either"}
         kept = [name for name in known.predicates if name not in folds]
         sorts = sorted({*known.objects.values(), *(sort for each in known.parameters.values() for sort in each)})
 
         def safe(originals: Iterable[str], shown: Mapping[str, str] | None = None) -> dict[str, str]:
             each = list(originals)
-            return dict(zip(each, safe_names([(shown or {}).get(name, name) for name in each], taken)))
+            return dict(zip(each, safe_names([(shown or {}).get(name, name) for name in each], used)))
 
         # in this order, so that actions in plans keep their names, and predicates are renamed
         self.objects = safe(objects)
         safe(name for name in known.objects if name not in objects)
         self.schemas = safe(known.parameters)
         self.predicates = safe(kept, names)
-        self.types = dict(zip(sorts, safe_names([_type_name(sort, known.objects) for sort in sorts], taken)))
-        self.taken = taken
+        self.types = dict(zip(sorts, safe_names([_type_name(sort, known.objects) for sort in sorts], used)))
+        self.used = used
         self.negations: dict[str, str] = {}
         """The name of the negation of each predicate whose negation is written as a predicate."""
         self.unequal: str | None = None
@@ -282,8 +283,8 @@ class _Spelling:
         negated = {predicate for predicate, _, value in required if not value}
         negated |= {arguments(atom)[0] for atom, value in (seen.goal if seen is not None else ()) if not value}
         order = [name for name in self.predicates if name in negated]
-        self.negations = dict(zip(order, safe_names([f"not-{self.predicates[name]}" for name in order], self.taken)))
-        [self.unequal] = safe_names(["not-equal"], self.taken)
+        self.negations = dict(zip(order, safe_names([f"not-{self.predicates[name]}" for name in order], self.used)))
+        [self.unequal] = safe_names(["not-equal"], self.used)
         for name, schema in schemas.items():
             if name not in self.known.parameters:
                 continue
@@ -300,7 +301,7 @@ class _Spelling:
                 for one in added
                 for other in deleted
             ):
-                more = safe_names([f"{self.schemas[name]}-{number}" for number in range(2, len(ways) + 1)], self.taken)
+                more = safe_names([f"{self.schemas[name]}-{number}" for number in range(2, len(ways) + 1)], self.used)
                 self.cases[name] = dict(zip(ways, [self.schemas[name], *more]))
 
     def domain(self, schemas: Mapping[str, Schema]) -> str:
@@ -394,7 +395,7 @@ class _Spelling:
         nothing: frozenset[Literal] = frozenset()
         pre, add, delete = (
             [(predicate, _under(first_of, (predicate, places))[1]) for predicate, places in sorted(part)]
-            for part in ((schema.pre, schema.add, schema.delete) if schema is not None else (nothing,) * 3)
+            for part in (schema.parts if schema is not None else (nothing,) * 3)
         )
         conditions = [self._condition(literal, True) for literal in pre]
         conditions += [
@@ -529,8 +530,8 @@ def export(
     named = renamed(numbered, match_atoms(numbered, reference)) if reference is not None else numbered
     problem = None
     if trace is not None:
-        found = evidence_of(named, accepted(named, trace, source))
-        initial = found.required | found.deleted
-        problem = Problem(Domain("learned", named, (initial,)), initial, found.true)
+        evidence = evidence_of(named, accepted(named, trace, source))
+        initial = evidence.required | evidence.deleted
+        problem = Problem(Domain("learned", named, (initial,)), initial, evidence.true)
     write_pddl(named, path, "learned", problem=problem, problem_path=problem_path)
     return named

@@ -93,8 +93,8 @@ def save_schemas(schemas: Mapping[str, Schema], path: Path) -> None:
         raise ValueError("schemas without predicates cannot be plotted")
 
     def text(title: str, name: str, predicate: str) -> str:
-        found = (" ".join(str(at + 1) for at in places) for each, places in literals[title, name] if each == predicate)
-        return "\n".join(one or "." for one in found)
+        mine = [places for each, places in literals[title, name] if each == predicate]
+        return "\n".join(" ".join(str(at + 1) for at in places) or "." for places in mine)
 
     cells = {title: [[text(title, name, each) for name in schemas] for each in predicates] for title in KINDS}
     longest = max(len(line) for rows in cells.values() for row in rows for cell in row for line in cell.split("\n"))
@@ -202,12 +202,12 @@ def _opposites(learned: ActionModel, reference: ActionModel) -> np.ndarray:
     number of atoms; both models have the same actions in the same order."""
     true = heads(reference)
     swapped = {(head.delete, head.add) for head in true if head.touching}
-    found = np.zeros(max(len(learned.atoms), len(true)), bool)
+    opposite = np.zeros(max(len(learned.atoms), len(true)), bool)
     for row, head in enumerate(heads(learned)):
         beside = true[row] if row < len(true) else None
         shares = beside is not None and (head.pre & beside.pre | head.add & beside.add | head.delete & beside.delete)
-        found[row] = not shares and (head.add, head.delete) in swapped
-    return found
+        opposite[row] = not shares and (head.add, head.delete) in swapped
+    return opposite
 
 
 @plain_text

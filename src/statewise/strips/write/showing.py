@@ -49,14 +49,14 @@ def parse_trace(model: ActionModel, text: str) -> Trace:
     Takes the longest matching name. Raises `ValueError` where no action matches.
     """
     names = sorted(model.names, key=len, reverse=True)
-    found, left = [], text.lstrip(" \t\n,")
+    numbers, left = [], text.lstrip(" \t\n,")
     while left:
         name = next((name for name in names if left.startswith(name) and left[len(name) :][:1] in _BETWEEN), None)
         if name is None:
             raise ValueError(f"no action of the model begins here: {left[:40]!r}")
-        found.append(model.number[name])
+        numbers.append(model.number[name])
         left = left[len(name) :].lstrip(" \t\n,")
-    return tuple(found)
+    return tuple(numbers)
 
 
 _BETWEEN = ("", " ", "\t", "\n", ",")

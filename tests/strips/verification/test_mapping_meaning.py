@@ -2,7 +2,7 @@
 
 from statewise.strips.model.model import Action, ActionModel
 from statewise.strips.trace_data.domains import domain
-from statewise.strips.verification.meaning import LIMIT, meaning
+from statewise.strips.verification.mapping import LIMIT, meaning
 
 
 def negated(model):

@@ -8,10 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_heads import NAMES, grouped, random_heads, true_and_junk
 
-from statewise.strips.model.candidates import Candidates, evidence, smallest_cover, sound
-from statewise.strips.model.heads import Heads, Judge
+from statewise.strips.model.heads import Candidates, Heads, Judge, evidence, smallest_cover, sound
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.pooling import pool
+from statewise.strips.neural.learning import pool
 
 
 def test_a_sound_head_rejects_no_valid_action_and_catches_something():
@@ -33,7 +32,7 @@ def test_one_false_alarm_is_enough():
     assert sound(Candidates.alone(head), Judge(good)).tolist() == [0]
     bad = Judge(Traces(NAMES, (*rows, (0, 2, 1)), (1, 1, 1, 1, 0)))
     assert sound(Candidates.alone(head), bad).tolist() == []
-    assert sound(Candidates.alone(head), bad, noise=0.01).tolist() == [0]  # one may be damaged
+    assert sound(Candidates.alone(head), bad, noise=0.01).tolist() == [0]  # one may be noisy
     found = pool(Candidates.alone(head), bad)
     assert (len(found.heads), found.sound, found.supported, found.caught, found.accuracy) == (0, 0, 0, 0.0, 1 / 5)
     several = Judge(Traces(NAMES, (*rows, (0, 2, 1), (0, 2, 2), (0, 2, 0)), (1, 1, 1, 1, 0, 0, 0)))

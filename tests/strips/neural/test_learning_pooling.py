@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 from random_heads import NAMES, grouped, random_heads, true_and_junk
 
-from statewise.strips.model import candidates as candidates_module
-from statewise.strips.model.candidates import Candidates, sound
-from statewise.strips.model.heads import Heads, Judge
+from statewise.strips.model import heads as heads_module
+from statewise.strips.model.heads import Candidates, Heads, Judge, sound
 from statewise.strips.model.traces import Traces
-from statewise.strips.neural.pooling import pool
+from statewise.strips.neural.learning import pool
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces, with_noise
-from statewise.strips.verification.pruning import prune
+from statewise.strips.verification.containment import prune
 from statewise.strips.verification.verification import verify
 
 # heads
@@ -37,9 +36,9 @@ def test_a_pool_finds_the_true_model_among_junk(spec, num):
 
 def test_with_noise_true_heads_stay_and_most_junk_goes():
     _, clean, heads, true = true_and_junk("blocksworld:2", 500, 300)
-    damaged = Judge(with_noise(clean, 0.05, "labels", 1))
-    assert not set(true) <= set(sound(Candidates.alone(heads), damaged))
-    places = sound(Candidates.alone(heads), damaged, noise=0.05)
+    noisy = Judge(with_noise(clean, 0.05, "labels", 1))
+    assert not set(true) <= set(sound(Candidates.alone(heads), noisy))
+    places = sound(Candidates.alone(heads), noisy, noise=0.05)
     assert set(true) <= set(places)
     assert len(places) < len(true) + 60
 
@@ -49,7 +48,7 @@ def test_a_pool_without_time_for_its_cover_says_so(monkeypatch):
     judge, candidates = Judge(given_traces), Candidates.alone(heads)
     assert pool(candidates, judge, threshold=float("inf")).proven
     assert pool(candidates, judge, threshold=0).proven  # no cover is needed
-    monkeypatch.setattr(candidates_module, "_solve", lambda *_: (None, False))
+    monkeypatch.setattr(heads_module, "_solve", lambda *_: (None, False))
     hasty = pool(candidates, judge, threshold=float("inf"))
     assert not hasty.proven
     assert hasty.caught == 1

@@ -5,12 +5,11 @@ from functools import partial
 
 import pytest
 
-from statewise.strips.exact import listed
+from statewise.strips.exact import frame
 from statewise.strips.exact.features import MOST, alternating
-from statewise.strips.exact.frame import READING, Clock
+from statewise.strips.exact.frame import READING, Clock, Listed
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
-from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
 from statewise.strips.exact.windows import Windows
 from statewise.strips.methods import learn, learn_schemas
@@ -51,7 +50,7 @@ def test_an_interrupted_call_goes_on_from_what_it_listed(tmp_path, monkeypatch, 
         stopped.extend([] if found.complete else [found])
         return found
 
-    monkeypatch.setattr(listed, "alternating", noted)
+    monkeypatch.setattr(frame, "alternating", noted)
     whole = learner(given)
     every = list(offered)
     offered.clear()

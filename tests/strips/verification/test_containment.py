@@ -5,9 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_heads import NAMES, grouped, language, random_heads
 
-from statewise.strips.model.candidates import Candidates
-from statewise.strips.model.heads import Heads
-from statewise.strips.verification.pruning import prune, undominated
+from statewise.strips.model.heads import Candidates, Heads
+from statewise.strips.verification.containment import prune, undominated
 from statewise.strips.verification.verification import verify
 
 

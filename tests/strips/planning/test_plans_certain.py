@@ -7,8 +7,7 @@ import pytest
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.verdicts import Seen
-from statewise.strips.planning.certain_plans import certain_plan, certain_steps
-from statewise.strips.planning.plans import Plan, plan
+from statewise.strips.planning.plans import Plan, certain_plan, certain_steps, plan
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.trace_data.random_traces import traces
 

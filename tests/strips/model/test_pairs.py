@@ -4,7 +4,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statewise.strips.model.model import Action, ActionModel, bits
-from statewise.strips.pddl.reachability import compatible, possible_actions, reachable_pairs
+from statewise.strips.model.pairs import closed, pairs_of_states, together
 from statewise.strips.trace_data.domains import domain
 
 
@@ -17,6 +17,14 @@ def tasks(draw, atoms=5):
         actions.append(Action(f"a{number}", pre, add & ~delete, delete))
     model = ActionModel(tuple(f"p{place}" for place in range(atoms)), tuple(actions))
     return model, draw(st.lists(masks, min_size=1, max_size=2))
+
+
+def reachable_pairs(model, *starts):
+    return closed(pairs_of_states(starts, len(model.atoms)), model.actions)
+
+
+def possible_actions(model, beside):
+    return [number for number, action in enumerate(model.actions) if together(beside, action.pre) is not None]
 
 
 def slow_pairs(model, starts):
@@ -67,7 +75,7 @@ def test_nothing_reachable_is_ruled_out(task):
     beside = reachable_pairs(model, *starts)
     possible = set(possible_actions(model, beside))
     for state in model.reachable(starts):
-        holds = compatible(beside, state)
+        holds = together(beside, state)
         assert holds is not None
         assert not state & ~holds
         assert set(model.applicable(state)) <= possible
@@ -79,13 +87,13 @@ def test_blocksworld_knows_what_excludes_what():
     beside = reachable_pairs(model, start)
     number = {name: place for place, name in enumerate(model.atoms)}
 
-    def together(one, other):
+    def may_be_true(one, other):
         return bool(beside[number[one]] >> number[other] & 1)
 
     assert len(possible_actions(model, beside)) == 18
-    assert not together("handempty", "holding b1")
-    assert not together("on b1 b2", "clear b2")
-    assert together("on b1 b2", "on b2 b3")
+    assert not may_be_true("handempty", "holding b1")
+    assert not may_be_true("on b1 b2", "clear b2")
+    assert may_be_true("on b1 b2", "on b2 b3")
 
 
 def test_what_is_needed_together_but_excludes_each_other_is_never_done():
@@ -96,7 +104,7 @@ def test_what_is_needed_together_but_excludes_each_other_is_never_done():
     beside = reachable_pairs(model, 0b001)
     assert possible_actions(model, beside) == [0, 1]
     assert beside[2] == 0
-    assert compatible(beside, 0b011) is None
+    assert together(beside, 0b011) is None
 
 
 def test_several_starts_are_not_mixed():
