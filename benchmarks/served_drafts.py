@@ -25,7 +25,7 @@ from statewise.deploy.serving.choosing import Drafting, Length
 from statewise.deploy.serving.rows import DecodingOptions, Row
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.text import Stops
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.training import machine
 
 LENGTHS: tuple[Length, ...] = (0, 2, 4, "auto")

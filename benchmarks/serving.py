@@ -43,8 +43,7 @@ from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.server import Server, listen
 from statewise.deploy.serving.settings import ServerSettings
 from statewise.deploy.serving.text import Stops
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.training import machine
 

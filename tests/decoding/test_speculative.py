@@ -26,7 +26,7 @@ from statewise.decoding.predictor import Drafter
 from statewise.decoding.reverse import Reverse
 from statewise.decoding.speculative import SpeculativeConfig
 from statewise.decoding.two_pass import TwoPass
-from statewise.model.parts import explaining_missing_capability
+from statewise.model.recipes import explaining_missing_capability
 
 END = 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7, 2, 5, 1]]

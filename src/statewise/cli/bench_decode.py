@@ -92,7 +92,7 @@ def run(words: list[str]) -> int:
 def _drafts(options: argparse.Namespace) -> int:
     """Prints the speed by draft length."""
     from statewise.experiments.draft_speed import draft_lengths, draft_speeds, two_pass_speeds
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     lengths, batch = draft_lengths(options.draft), options.batch or 1
     names = ("drafter", "temperature", "draft_vocabulary")

@@ -59,7 +59,7 @@ def run(words: list[str]) -> int:
     from statewise.analysis.beliefs.beliefs import claimed_vectors
 
     with claimed_vectors(out, options.positions == "all", options.overwrite):
-        from statewise.model.loading import load_model
+        from statewise.model.model import load_model
 
         model = load_model(options.run, options.checkpoint, options.device)
         assert model.checkpoint is not None

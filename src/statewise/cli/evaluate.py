@@ -54,7 +54,7 @@ def run(words: list[str]) -> int:
 
 def _evaluate(request: EvaluationRequest, losses_file: Path | None) -> int:
     """Evaluates, prints, and writes the report and the losses."""
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     options = request.options
     model = load_model(options.run, options.checkpoint, options.device)

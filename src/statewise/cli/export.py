@@ -32,7 +32,7 @@ def run(words: list[str]) -> int:
     Run.open(Path(options.run))
 
     from statewise.deploy.export.export import claimed, export
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     with claimed(out, options.to, options.overwrite):
         model = load_model(options.run, options.checkpoint, "cpu")

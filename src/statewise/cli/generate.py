@@ -103,7 +103,7 @@ def run(words: list[str]) -> int:
         check_file(Path(options.save_state), options.overwrite, "--save-state")  # before the model is loaded
 
     from statewise.decoding import as_search, make_decoder
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     # Wrong options fail before the model is loaded.
     decoder = make_decoder(options.decoder, **fields)

@@ -67,7 +67,7 @@ def _report(options: argparse.Namespace) -> tuple[dict[str, Any], str, Path | No
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
     benchmarks = harness.find(names, folder)
 
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
     from statewise.tasks.base import running_text
 
     model = load_model(options.run, options.checkpoint, options.device)

@@ -11,7 +11,7 @@ import torch
 
 from statewise.backbones import BACKBONES
 from statewise.config.recipe import Recipe, parse
-from statewise.model.parts import TABLES, explaining_missing_capability
+from statewise.model.recipes import TABLES, explaining_missing_capability
 from statewise.objectives import OBJECTIVES
 from statewise.run import CONFIG
 from statewise.tasks import TASKS

@@ -1,4 +1,4 @@
-"""A model with its task, trained or not, and what it can be asked."""
+"""A model with its task, trained or not, and what it can be asked; models made from recipes and loaded from runs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from statewise.decoding.carried_state import StateProtocol, state_reading
 from statewise.decoding.predictor import Carrier, Predictor, closing_symbol, require
 from statewise.decoding.reverse import Reverse
 from statewise.evaluation.evaluate import ALONE, Losses, Share, choose_examples, evaluate
-from statewise.model.building import inference
-from statewise.model.parts import explaining_missing_capability
+from statewise.model.building import inference, make_objective, make_task, parts_of_run
+from statewise.model.recipes import explaining_missing_capability
 from statewise.model.snapshots import snapshot, subject
 from statewise.objectives import activations
 from statewise.objectives.base import Objective
-from statewise.run import Checkpoint, Run
+from statewise.run import CONVERTED, Checkpoint, Run
 from statewise.runtime.messages import check_texts
 from statewise.tasks.base import Numbered, Task
 from statewise.tasks.batches import collate, rows_at_once
-from statewise.training.checkpoint import fingerprint
+from statewise.training.checkpoint import fingerprint, load_weights, save
+from statewise.training.machine import choose_device, describe
 
 PROMPTS = 64
 """Maximum number of prompts completed in one pass."""
@@ -275,3 +276,41 @@ def _alone(made: Made, fields: Mapping[str, Any]) -> Made:
             f"{next(iter(fields))} goes with a name, and this {type(made).__name__} has its fields already"
         )
     return made
+
+
+def new_model(recipe: Recipe) -> Model:
+    """An untrained model. Raises `ValueError` if the task's data are not as they must be."""
+    task = make_task(recipe)
+    return Model(recipe, task, make_objective(recipe, task))
+
+
+def model_of_run(run: Run, flags: Sequence[str] = ()) -> Model:
+    """An untrained model of the recipe of a run, with `flags` over it. Raises `ValueError` if the run's files are
+    damaged, or for wrong flags."""
+    return Model(*parts_of_run(run, flags), run)
+
+
+def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:
+    """The model of a run, at the checkpoint `best`, `last` or that of a step.
+
+    Raises `FileNotFoundError` or `ValueError` if there is no such run or its files are damaged.
+    """
+    run = Run.open(Path(folder))
+    found = run.find_checkpoint(checkpoint)
+    model = model_of_run(run)
+    load_weights(found, model.objective)
+    model.objective.to(choose_device(device))
+    model.checkpoint = found
+    return model
+
+
+def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
+    """Writes a model whose weights come from elsewhere as a run without training, at step 0. Raises `FileExistsError`
+    if something is there already."""
+    recipe, task = model.recipe, model.task
+    environment = {**describe(recipe.trainer), "steps": 0}
+    with Run.claimed(folder, overwrite):
+        run = Run.create(folder, recipe.as_dict(), task.files(), environment, task.data_identity(), overwrite=overwrite)
+        with run.lock():
+            save(run, 0, model.objective.state_dict(), {})
+            run.log({"kind": "end", "step": 0, "reason": CONVERTED, "seconds": 0.0})
