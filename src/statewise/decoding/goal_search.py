@@ -18,8 +18,7 @@ from torch import Tensor
 
 from statewise.data_types import Completion
 from statewise.decoding.base import Request, Search
-from statewise.decoding.beam import Beam, BeamConfig
-from statewise.decoding.continuations import Continuations, choices, highest
+from statewise.decoding.beam import Beam, BeamConfig, Continuations, choices, highest
 from statewise.decoding.predictor import GoalScorer, Predictor, require
 from statewise.runtime.bounds import bounded, unset
 from statewise.runtime.progress import announced

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from statewise.data_types import LacksCapability
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
-from statewise.decoding.draft_length import MeasuredLength
+from statewise.decoding.drafts import MeasuredLength
 from statewise.decoding.predictor import Drafter
 from statewise.decoding.sample import SampleConfig
 from statewise.deploy.serving.batch import ContinuousBatch

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.decoding.draft_length import FixedLength
+from statewise.decoding.drafts import FixedLength
 from statewise.decoding.predictor import GoalScorer, Predictor
 from statewise.deploy.serving.choosing import Choices, Drafting, alternatives
 from statewise.deploy.serving.refusals import Refusal

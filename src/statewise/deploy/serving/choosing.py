@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
-from statewise.decoding.drafts import ModelDrafts, PromptLookup
+from statewise.decoding.drafts import DraftLength, FixedLength, MeasuredLength, ModelDrafts, PromptLookup
 from statewise.decoding.noise import gumbel
 from statewise.decoding.predictor import Drafter, Predictor, require
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
