@@ -22,9 +22,8 @@ from timing import Benchmark, parser
 from statewise.data_types import Examples
 from statewise.deploy.serving.batch import BatchCounts, ContinuousBatch
 from statewise.deploy.serving.choosing import Drafting, Length
-from statewise.deploy.serving.rows import DecodingOptions, Row
+from statewise.deploy.serving.rows import DecodingOptions, Row, Stops
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.text import Stops
 from statewise.model.model import load_model
 from statewise.training import machine
 

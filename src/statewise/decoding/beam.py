@@ -1,5 +1,4 @@
-"""Searches over many continuations of one prompt: the cursor that they share, their choice of tokens, and beam search.
-"""
+"""Searches over many continuations of one prompt: their common cursor, their choice of tokens, and beam search."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from statewise.decoding.sample import SampleConfig
 from statewise.deploy.serving.batch import ContinuousBatch
 from statewise.deploy.serving.choosing import Drafting, may_draft
 from statewise.deploy.serving.engine import without_gradients
-from statewise.deploy.serving.rows import DecodingOptions, Row
-from statewise.deploy.serving.text import Stops, Written
+from statewise.deploy.serving.rows import DecodingOptions, Row, Stops, Written
 
 CONTEXT, END = 24, 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1, 1, 9, 2, 5, 4, 8, 7, 6, 2, 5], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7]]

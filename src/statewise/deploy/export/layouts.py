@@ -14,17 +14,61 @@ differ from ours (epsilons, bias, activation, tied head, special tokens) are alw
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
+from torch.nn import Module
 from typing_extensions import override
 
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.two_stream import TwoStream
-from statewise.deploy.export.tensor_maps import Stacked, TensorMap, Zeros, to_theirs
 from statewise.objectives.base import Objective
 from statewise.objectives.predictors import CausalPredictor
+
+Tensors = Mapping[str, Tensor]
+
+
+class TensorMap(ABC):
+    """Tensors of ours that are the same numbers as tensors of theirs."""
+
+    @abstractmethod
+    def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
+        """Their tensors from ours."""
+
+
+@dataclass(frozen=True)
+class Stacked(TensorMap):
+    """The rows of one tensor of ours are those of several of theirs, which have equally many, one after the other."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    transposed: bool = False
+    """Whether their matrices map rows of inputs from the left, so that they are ours transposed."""
+
+    @override
+    def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
+        parts = ours[self.ours].chunk(len(self.theirs))
+        return {name: (part.T if self.transposed else part).contiguous() for name, part in zip(self.theirs, parts)}
+
+
+@dataclass(frozen=True)
+class Zeros(TensorMap):
+    """A vector of theirs that ours do not have: zeros."""
+
+    name: str
+    size: int
+
+    @override
+    def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
+        return {self.name: next(iter(ours.values())).new_zeros(self.size)}
+
+
+def to_theirs(maps: Iterable[TensorMap], ours: Tensors) -> dict[str, Tensor]:
+    """The other library's tensors by name."""
+    return {name: tensor for one in maps for name, tensor in one.to_theirs(ours).items()}
+
 
 ROPE_BASE = 10000.0
 """See `nn.rotary.ROTARY_BASE`."""
@@ -275,15 +319,15 @@ def plain(objective: Objective) -> Plain:
         raise NotPlain(
             f"no architecture has norm {config.norm}, positions {config.positions}, mlp {config.mlp}{bias} together"
         )
+    ours, beside = split_weights(objective, backbone)
+    ours["embedding.weight"] = ours["embedding.weight"][: backbone.vocabulary]  # without the row of <predict>
+    return Plain(layout, config, backbone.context, backbone.vocabulary, to_theirs(layout.maps(config), ours), beside)
+
+
+def split_weights(objective: Objective, backbone: Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """On the CPU: the weights of the backbone under its own names, and all others under those of the
+    objective."""
     (prefix,) = [f"{name}." for name, module in objective.named_modules() if module is backbone]
     every = {name: tensor.detach().cpu() for name, tensor in objective.state_dict().items()}
-    ours = {name.removeprefix(prefix): tensor for name, tensor in every.items() if name.startswith(prefix)}
-    ours["embedding.weight"] = ours["embedding.weight"][: backbone.vocabulary]  # without the row of <predict>
-    return Plain(
-        layout,
-        config,
-        backbone.context,
-        backbone.vocabulary,
-        to_theirs(layout.maps(config), ours),
-        {name: tensor for name, tensor in every.items() if not name.startswith(prefix)},
-    )
+    beside = {name: tensor for name, tensor in every.items() if not name.startswith(prefix)}
+    return {name.removeprefix(prefix): every[name] for name in every if name not in beside}, beside

@@ -14,12 +14,12 @@ from statewise.decoding.sample import SampleConfig
 from statewise.deploy.playground.observer import Observer, TraceRequest
 from statewise.deploy.playground.page import page, policy
 from statewise.deploy.playground.trace import Trace
+from statewise.deploy.serving.answers import called
 from statewise.deploy.serving.app import body_of, find_model
 from statewise.deploy.serving.bodies import INT64, TEMPERATURE, Field, needed, read
 from statewise.deploy.serving.engine import Engine
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.streaming import called
 from statewise.runtime.json_files import COUNT, TEXT, Leaf
 from statewise.runtime.messages import in_words
 

@@ -15,8 +15,7 @@ from statewise import __version__
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import GoalScorer
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import DecodingOptions, Row
-from statewise.deploy.serving.text import Spelled, Transcript, Written
+from statewise.deploy.serving.rows import DecodingOptions, Row, Spelled, Transcript, Written
 from statewise.model.model import Model
 from statewise.tasks.base import RunningText
 
