@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scipy import stats
 
-from statewise.reporting.compare import compare
+from statewise.reporting.compare import compare, setting_words
 from statewise.reporting.comparison import letter_of
 from statewise.reporting.figures import MOST_GROUPS, MOST_LINES, Curve, Look, Panel, small_multiples
 from statewise.reporting.panels import training_panels
@@ -22,7 +22,6 @@ from statewise.reporting.report import _agreed, write_report
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
 from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, number, text_table, with_texts
-from statewise.reporting.words import setting_words
 from statewise.run import Run
 
 

@@ -46,7 +46,7 @@ ANALYSES: Table[Analysis] = Table(
             "whether prefixes that lead to different states have different continuations",
         ),
         "dynamics-accuracy": (
-            "statewise.analysis.beliefs.dynamics_accuracy:DynamicsAccuracy",
+            "statewise.analysis.dynamics:DynamicsAccuracy",
             "accuracy of answers from learned dynamics alone, by length, beside the backbone's (next_latent)",
         ),
         "effective-rank": (
@@ -86,7 +86,7 @@ ANALYSES: Table[Analysis] = Table(
             "how much the loss rises if attention is restricted to the last positions",
         ),
         "rollout-drift": (
-            "statewise.analysis.rollout_drift:RolloutDrift",
+            "statewise.analysis.dynamics:RolloutDrift",
             "how far learned dynamics stay with the true states, and how many of their drafts are accepted, by step",
         ),
         "slot-trace": (

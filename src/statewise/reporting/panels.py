@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from statewise.reporting.compare import setting_name, setting_words
 from statewise.reporting.comparison import Comparison, Group
 from statewise.reporting.figures import Curve, Drawing, Panel, is_share, looks, needs_log_axis, stored
 from statewise.reporting.members import Member
-from statewise.reporting.words import setting_name, setting_words
 
 
 def training_panels(comparison: Comparison) -> list[Panel]:
