@@ -73,8 +73,8 @@ class RolloutDrift(Analysis):
         if not reached:
             raise ValueError("the held-out sequences have one token each: dynamics need at least two")
         means = {
-            name: {step: found[step] / counts[step] for step in range(len(counts)) if counts[step]}
-            for name, found in sums.items()
+            name: {step: by_step[step] / counts[step] for step in range(len(counts)) if counts[step]}
+            for name, by_step in sums.items()
         }
         metrics = {f"step_{step}_{name}": means[name][step] for name in MEASURES for step in reached}
         metrics["state_norm"] = means["norm"][0]
@@ -142,14 +142,14 @@ def _add(
             whole &= documents[:, :-step] == documents[:, step:]
         ahead, true, wanted = rolled[whole], states[:, step:][whole], predicted[:, step:][whole]
         drafted = dynamics.read_states(ahead).log_softmax(-1)
-        found = {
+        measures = {
             "latent": F.smooth_l1_loss(ahead.float(), true.float(), reduction="none").mean(-1),
             "kl": (wanted.exp() * (wanted - drafted)).sum(-1),
             "norm": ahead.float().norm(dim=-1),
             "greedy": drafted.argmax(-1) == wanted.argmax(-1),
             "sampled": torch.minimum(drafted, wanted).exp().sum(-1),
         }
-        for name, values in found.items():
+        for name, values in measures.items():
             sums[name][step] += float(values.sum())
         counts[step] += len(ahead)
 
@@ -220,9 +220,12 @@ class DynamicsAccuracy(Analysis):
         if others:
             metrics |= _shares("_other", list(others.values()))
         if len(others) > 1:
-            for length, found in others.items():
-                metrics |= _shares(f"_length_{length}", [found])
-        counts = {"test set": len(own.before), **{str(length): len(found.before) for length, found in others.items()}}
+            for length, answers in others.items():
+                metrics |= _shares(f"_length_{length}", [answers])
+        counts = {
+            "test set": len(own.before),
+            **{str(length): len(answers.before) for length, answers in others.items()},
+        }
         details = {"read": read, "by": self.config.by, "longest": longest, "answers": counts}
         marked = longest if any(length > longest for length in others) else None
         panel = _panel(_Answers.joined([own, *others.values()]), marked, task.chance.get("accuracy"))
@@ -247,7 +250,7 @@ class DynamicsAccuracy(Analysis):
         return f"{text}{'' if chance is None else f'; chance is {percent(chance)}'}."
 
     def _others(self, task: Task, trained: Examples) -> Iterator[tuple[int, Examples]]:
-        """Other test sets by length. Raises `ValueError` where the task does not have the one asked for."""
+        """Other test sets by length. Raises `ValueError` if the task lacks the requested one."""
         if self.config.by is not None:
             option, _, value = (part.strip() for part in self.config.by.partition("="))
             examples = task.held_out_by(option, value, self.config.sequences)
@@ -298,29 +301,29 @@ def _of_batch(predictor: Predictor, dynamics: StateDynamics, batch: Batch, read:
             if not len(rows):
                 continue
             wanted = tokens[rows, place + 1]
-            found = {"dynamics": dynamics.read_states(state[rows]), "backbone": logits[rows, place]}
+            predicted = {"dynamics": dynamics.read_states(state[rows]), "backbone": logits[rows, place]}
             before.append(np.full(len(rows), place + 1))
-            for name, values in found.items():
+            for name, values in predicted.items():
                 right[name].append((values.argmax(-1) == wanted).cpu().numpy())
     return _Answers(np.concatenate(before), {name: np.concatenate(values) for name, values in right.items()})
 
 
 def _shares(suffix: str, parts: Sequence[_Answers]) -> dict[str, float]:
-    found = _Answers.joined(parts)
-    return {f"{name}{suffix}": float(right.mean()) for name, right in found.right.items() if len(right)}
+    answers = _Answers.joined(parts)
+    return {f"{name}{suffix}": float(right.mean()) for name, right in answers.right.items() if len(right)}
 
 
-def _panel(found: _Answers, trained: int | None, chance: float | None) -> Panel:
+def _panel(answers: _Answers, trained: int | None, chance: float | None) -> Panel:
     """Accuracy by number of tokens before the answer; beyond `POINTS` numbers, neighbours are pooled. `trained`:
     the longest sequence of training, where longer ones follow."""
-    least, most = int(found.before.min()), int(found.before.max())
+    least, most = int(answers.before.min()), int(answers.before.max())
     width = -(-(most - least + 1) // POINTS)
-    pool = (found.before - least) // width
+    pool = (answers.before - least) // width
     kept = np.unique(pool)
-    x = [float(found.before[pool == one].mean()) for one in kept]
+    x = [float(answers.before[pool == one].mean()) for one in kept]
     curves = [
         Curve(name, x, [float(right[pool == one].mean()) for one in kept])
-        for name, right in (("dynamics alone", found.right["dynamics"]), ("backbone", found.right["backbone"]))
+        for name, right in (("dynamics alone", answers.right["dynamics"]), ("backbone", answers.right["backbone"]))
     ]
     ends = [float(least), float(most)]
     if trained is not None:

@@ -110,8 +110,8 @@ def _mean_over_rows(parts: list[np.ndarray]) -> np.ndarray:
     values = np.concatenate(padded)
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
-        found: np.ndarray = np.where(known, values, 0).sum(0) / known.sum(0)
-    return found
+        means: np.ndarray = np.where(known, values, 0).sum(0) / known.sum(0)
+    return means
 
 
 def _listed(values: np.ndarray) -> list[list[float | None]]:

@@ -144,10 +144,10 @@ class GradientRatio(Analysis):
             "median": _plain(median),
         }
         known = [name for name, is_defined in zip(predictor.streams, defined) if is_defined]
-        found = [f"{metrics[f'{name}_mean']:.2g} times in the stream {name}" for name in known]
+        in_words = [f"{metrics[f'{name}_mean']:.2g} times in the stream {name}" for name in known]
         verdict = (
             f"Compared with the gradient of a position's own loss, the gradient of the losses 1 to {config.furthest} "
-            f"positions later is on average {' and '.join(found) or 'undefined in every stream'}."
+            f"positions later is on average {' and '.join(in_words) or 'undefined in every stream'}."
         )
         return Findings(metrics, panels, details, notes, verdict=verdict)
 
@@ -155,7 +155,7 @@ class GradientRatio(Analysis):
         """(offsets, streams): norms of the losses' gradients with respect to the parameters as used at `source`."""
         # Every loss has a row of its own, though all rows are equal: a batch of cotangents (`is_grads_batched`) would
         # need vmap to differentiate through attention. The head is applied only where a loss is.
-        found = []
+        norms = []
         for first in range(0, len(offsets), self.config.rows):
             some = offsets[first : first + self.config.rows]
             tokens = torch.from_numpy(np.tile(row[: source + some[-1] + 2], (len(some), 1)))
@@ -170,8 +170,8 @@ class GradientRatio(Analysis):
                     assert gradient.shape[:-1].numel() == math.prod(shape), "a use shared by positions or streams"
                     here = (gradient * use.weight).view(*shape, -1)[:, :, 0]
                     squares += in_float64(here).square().sum(-1).cpu()
-            found.append(squares.sqrt().numpy())
-        return np.concatenate(found)
+            norms.append(squares.sqrt().numpy())
+        return np.concatenate(norms)
 
 
 def _plain(values: np.ndarray) -> list[list[float | None]]:
@@ -230,11 +230,11 @@ class RestrictedState(Analysis):
             position = positions(part)[:, 1:]
             seen = scored & (position <= config.positions)  # the loss of a token counts at the position before it
             np.add.at(counts, position[seen] - 1, 1)
-            found = [score_batch(model, batch, 1, batch.tokens.shape[1]).nats for model in (predictor, limited)]
-            for which, nats in enumerate(found):
+            losses = [score_batch(model, batch, 1, batch.tokens.shape[1]).nats for model in (predictor, limited)]
+            for which, nats in enumerate(losses):
                 np.add.at(sums[which], position[seen] - 1, nats[seen])
             far = seen & (position - 1 > config.keep)  # one with more positions before it than it keeps
-            by_row.append(np.stack([np.where(far, found[1] - found[0], 0).sum(1), far.sum(1)]))
+            by_row.append(np.stack([np.where(far, losses[1] - losses[0], 0).sum(1), far.sum(1)]))
         there = np.flatnonzero(counts)
         beyond = there[there > config.keep]
         if not len(beyond):

@@ -56,7 +56,7 @@ def run(words: list[str]) -> int:
     from statewise.experiments.decode_speed import speeds_of_run
     from statewise.reporting.tables import text_table
 
-    found = speeds_of_run(
+    speeds = speeds_of_run(
         options.run,
         batch=options.batch or 16,
         prefill=options.prefill,
@@ -65,10 +65,12 @@ def run(words: list[str]) -> int:
         device=options.device,
     )
     if options.json:
-        say(printable(dataclasses.asdict(found)))
+        say(printable(dataclasses.asdict(speeds)))
         return 0
-    say(f"{options.run}: {found.batch} rows, prompts of {found.prefill} tokens, {found.decode} more, {found.device}")
-    models: dict[str, Any] = found.models
+    say(
+        f"{options.run}: {speeds.batch} rows, prompts of {speeds.prefill} tokens, {speeds.decode} more, {speeds.device}"
+    )
+    models: dict[str, Any] = speeds.models
     known = all(one["megabytes"] is not None for one in models.values())
     rows = [
         [

@@ -37,8 +37,8 @@ def run(words: list[str]) -> int:
     with claimed(out, options.to, options.overwrite):
         model = load_model(options.run, options.checkpoint, "cpu")
         command = shlex.join(["statewise", "export", *words])
-        found = export(model, out, options.to, overwrite=options.overwrite, command=command)
-    say(f"wrote {options.out}: {found.architecture}, {found.parameters:,} parameters, {found.bytes / 1e6:,.1f} MB")
-    for note in found.notes:
+        result = export(model, out, options.to, overwrite=options.overwrite, command=command)
+    say(f"wrote {options.out}: {result.architecture}, {result.parameters:,} parameters, {result.bytes / 1e6:,.1f} MB")
+    for note in result.notes:
         say(f"note: {note}")
     return 0

@@ -111,8 +111,8 @@ def run(words: list[str]) -> int:
     model = load_model(options.run, options.checkpoint, options.device)
     if search is not None:
         with shown_progress():
-            found = model.search(options.prompt, search, options.goal, options.limit, **how)
-        say(ranked(found[: options.candidates], model.task, options.prompt, options.json))
+            candidates = model.search(options.prompt, search, options.goal, options.limit, **how)
+        say(ranked(candidates[: options.candidates], model.task, options.prompt, options.json))
         return 0
     before: str | list[int] = options.prompt
     if carried:
@@ -147,20 +147,20 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def ranked(found: list[Completion], task: Task, prompt: str, as_json: bool) -> str:
+def ranked(candidates: list[Completion], task: Task, prompt: str, as_json: bool) -> str:
     """Candidates for the continuation of a prompt, best first, as a table or a JSON list."""
     from statewise.reporting.tables import number, with_texts
 
-    texts = [task.continuation(prompt, completion.tokens) for completion in found]
+    texts = [task.continuation(prompt, completion.tokens) for completion in candidates]
     if as_json:
         objects = [
             {"completion": text, "score": completion.score, "log_probability": completion.log_probability}
-            for text, completion in zip(texts, found)
+            for text, completion in zip(texts, candidates)
         ]
         return printable(objects)
     rows = [
         [number(completion.score), number(completion.log_probability), escaped(text)]
-        for text, completion in zip(texts, found)
+        for text, completion in zip(texts, candidates)
     ]
     width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
     return with_texts(["score", "log-probability", "completion"], rows, width)

@@ -72,10 +72,10 @@ def _report(options: argparse.Namespace) -> tuple[dict[str, Any], str, Path | No
 
     model = load_model(options.run, options.checkpoint, options.device)
     with model.asking() as predictor, shown_progress():
-        found = harness.run(predictor, running_text(model.task), benchmarks, limit=options.limit, batch=options.batch)
+        results = harness.run(predictor, running_text(model.task), benchmarks, limit=options.limit, batch=options.batch)
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.limit is None else [f"first-{options.limit}"]
-    content, written = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), found)
+    content, written = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), results)
     return content, json.dumps(content, indent=2), written
 
 

@@ -20,8 +20,8 @@ from statewise.decoding.predictor import Drafter
 from statewise.runtime.devices import in_float64
 
 Choose = Callable[[Tensor, int, Tensor | None], Tensor]
-"""From the logits (B, V) of a drafted place and its number, from 0, to tokens (B,), as the decoder would choose them at
-that place. With tokens (K,) as the third, the logits are (B, K), of these tokens."""
+"""`choose(logits, place, among)`: the tokens (B,) that the decoder would choose at a drafted place, from its logits (B,
+V) and its number, counted from 0. With tokens `among` (K,) the logits are those of these tokens, (B, K)."""
 
 MEMORY = 500.0
 """Cycles after which the probabilities of `FrequentTokens` count 1 / e."""
@@ -105,8 +105,8 @@ def _probability(token: Tensor, logits: Tensor, among: Tensor | None) -> np.ndar
     """(B,): the probability of `token` (B,), drafted from `logits` (B, V), or (B, K) if these are of `among` (K,)."""
     chosen = token.to(logits.device)
     column = chosen if among is None else (chosen[:, None] == among.to(logits.device)).int().argmax(1)
-    found: np.ndarray = logits.softmax(-1).gather(1, column[:, None])[:, 0].cpu().double().numpy()
-    return found
+    probabilities: np.ndarray = logits.softmax(-1).gather(1, column[:, None])[:, 0].cpu().double().numpy()
+    return probabilities
 
 
 class FrequentTokens:
@@ -126,8 +126,8 @@ class FrequentTokens:
         each `RENEWAL`."""
         if log_probabilities.shape[-1] <= self.size:
             return
-        found = in_float64(log_probabilities).exp().sum(0)
-        self._total = found if self._total is None else found.add_(self._total, alpha=float(np.exp(-1 / MEMORY)))
+        total = in_float64(log_probabilities).exp().sum(0)
+        self._total = total if self._total is None else total.add_(self._total, alpha=float(np.exp(-1 / MEMORY)))
         self._recorded += 1
         if self._recorded == self._due:
             self._due += min(self._recorded, RENEWAL)
@@ -135,8 +135,8 @@ class FrequentTokens:
 
 
 class PromptLookup(DraftSource):
-    """What followed the last time that a row's last tokens occurred in it (Saxena 2023): the latest occurrence of the
-    longest run, of at most `longest` tokens, that occurred before."""
+    """Drafts what followed a row's last tokens when they occurred before (Saxena 2023): at the latest occurrence of the
+    longest run of last tokens, at most `longest`, that the row already had."""
 
     def __init__(self, rows: int, longest: int) -> None:
         self.longest = longest
@@ -154,10 +154,12 @@ class PromptLookup(DraftSource):
 
     @override
     def draft(self, cursor: Any, rows: list[int], pending: Tensor, most: list[int], choose: Choose) -> Draft:
-        found = [self.continuation(row, count) for row, count in zip(rows, most)]
-        counts = [len(tokens) for tokens in found]
+        continuations = [self.continuation(row, count) for row, count in zip(rows, most)]
+        counts = [len(tokens) for tokens in continuations]
         longest = max(counts)
-        read = [[last, *tokens, *[0] * (longest - len(tokens))] for last, tokens in zip(pending.tolist(), found)]
+        read = [
+            [last, *tokens, *[0] * (longest - len(tokens))] for last, tokens in zip(pending.tolist(), continuations)
+        ]
         return Draft(torch.tensor(read), counts)
 
     def continuation(self, row: int, count: int) -> list[int]:
@@ -194,9 +196,9 @@ class DraftLength(ABC):
         """The most tokens to draft in the next cycle."""
 
     def record(  # noqa: B027 -- a fixed length needs none
-        self, asked: int, most: Sequence[int], accepted: Sequence[int], seconds: float
+        self, length: int, most: Sequence[int], accepted: Sequence[int], seconds: float
     ) -> None:
-        """Records a cycle: the length that was `asked` for, how much of it the limit of each of the B rows allowed, the
+        """Records a cycle: the `length` that was drafted, how much of it the limit of each of the B rows allowed, the
         tokens accepted in each row, and the time that it took."""
 
 
@@ -250,13 +252,13 @@ class MeasuredLength(DraftLength):
         near = [self.lengths[other] for other in (place + 1, place - 1) if other < len(self.lengths)]
         return near[number % len(near)]
 
-    def record(self, asked: int, most: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
+    def record(self, length: int, most: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
         """See `DraftLength.record`. Short answers allow no whole drafts, so the time of cut ones counts, too, unless
         nothing of a draft was allowed."""
         longest = max(most, default=0)
-        if asked and not longest:
+        if length and not longest:
             return
-        self.seconds[asked].append(seconds)
+        self.seconds[length].append(seconds)
         if not longest:
             return
         keep = exp(-1 / MEASUREMENT_MEMORY)

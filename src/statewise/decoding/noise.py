@@ -10,8 +10,8 @@ import numpy as np
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 AT_ONCE = 2**13
-"""Values that `NoiseAhead` computes in a call beyond those that are asked for, at most: 64 KiB, which stay in a cache
-of the processor."""
+"""Values that `NoiseAhead` computes in a call beyond the requested ones, at most: 64 KiB, which stay in a cache of the
+processor."""
 
 
 def gumbel(seed: int | Sequence[int], rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
@@ -33,7 +33,7 @@ def gumbel(seed: int | Sequence[int], rows: np.ndarray, positions: np.ndarray, v
 
 class NoiseAhead:
     """Noise of rows that are decoded together, at the positions that follow each other in each. A call costs as much as
-    several thousand values, so those of further positions are computed with those that are asked for."""
+    several thousand values, so those of further positions are computed in advance."""
 
     def __init__(self, make: Callable[[np.ndarray, np.ndarray, int], np.ndarray], vocabulary: int) -> None:
         """`make`: from B rows, positions and V to (B, V), as `gumbel` with a seed."""
@@ -44,7 +44,7 @@ class NoiseAhead:
 
     def at(self, rows: list[int], first: list[int], count: int, left: int) -> np.ndarray:
         """(B, count, V): the noise of `rows` at `count` positions, of row b from `first[b]` on. In all, no more than
-        `left` positions of a row will be asked for from there on."""
+        `left` positions of a row will be needed from there on."""
         known = self._known[:, :0]
         if rows == self._rows:
             passed = [now - before for now, before in zip(first, self._first)]

@@ -122,10 +122,10 @@ class Speculative(Decoder):
         logits, choices = first[:, None], Choices(self.plain, request, V)
         choices.begin(rows, lengths.tolist(), 0, max(left))
         counts: list[int] = []
-        asked, began = 0, 0.0
+        drafted_length, began = 0, 0.0
         while True:
-            found, gained = choices.check(logits, learn)
-            chosen = found.tolist()
+            picked, gained = choices.check(logits, learn)
+            chosen = picked.tolist()
             gains = [gain(*each, stop) for each in zip(chosen, drafted, left)]
             # A row's last token is read in the next cycle, also if it was drafted.
             back = [len(draft) + 1 - one.new for draft, one in zip(drafted, gains)]
@@ -133,8 +133,8 @@ class Speculative(Decoder):
                 predictor.rewind(cursor, back[0] if back.count(back[0]) == len(back) else np.array(back))
             predictor.release(cursor)
             if counts:
-                length.record(asked, counts, [one.accepted for one in gains], time.perf_counter() - began)
-            yield _step(B, rows, found, gained, gains, [len(draft) for draft in drafted])
+                length.record(drafted_length, counts, [one.accepted for one in gains], time.perf_counter() - began)
+            yield _step(B, rows, picked, gained, gains, [len(draft) for draft in drafted])
             last, left = [], [count - one.new for count, one in zip(left, gains)]
             for row, tokens, one in zip(rows, chosen, gains):
                 source.follow(row, tokens[: one.new])
@@ -145,8 +145,8 @@ class Speculative(Decoder):
                     return
                 predictor.reorder(cursor, torch.tensor(stay))
                 rows, left, last = ([each[place] for place in stay] for each in (rows, left, last))
-            began, asked = time.perf_counter(), length.next()
-            counts = [min(asked, count - 1) for count in left]
+            began, drafted_length = time.perf_counter(), length.next()
+            counts = [min(drafted_length, count - 1) for count in left]
             places = [most[row] - count for row, count in zip(rows, left)]
             choices.begin(rows, places, max(counts), max(left))
             draft = source.draft(cursor, rows, torch.from_numpy(np.array(last)), counts, choices.draft)
@@ -181,7 +181,7 @@ class Speculative(Decoder):
 
 
 class Gain(NamedTuple):
-    """What a cycle gives to a row."""
+    """The tokens that a cycle adds to a row."""
 
     accepted: int
     """Drafted tokens that plain decoding chooses, too; the end token may be among them."""
@@ -211,7 +211,7 @@ class Choices:
     """What plain decoding chooses at the places of each cycle. Drafts and checks share the noise of a place."""
 
     def __init__(self, plain: StepByStep, request: Request, width: int) -> None:
-        """`width`: V."""
+        """`width`: the number V of logits."""
         self.plain, self.offset, self.banned = plain, request.offset, request.banned
         self._numbers = request.numbers.tolist()
         self._ahead = NoiseAhead(plain.noise, width) if plain.draws else None
@@ -231,8 +231,8 @@ class Choices:
         return logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
 
     def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
-        log-probabilities, (B, n). `learn` receives all log-probabilities (`DraftSource.learn`), -inf for a
+        """The tokens chosen at the first n places by the model's logits (B, n, V), (B, n), and their log-probabilities,
+        (B, n). `learn` receives all log-probabilities (`DraftSource.learn`), -inf for a
         token that must not be generated."""
         B, n, V = logits.shape
         flat = logits.reshape(B * n, V)
@@ -266,7 +266,7 @@ def _read(predictor: Predictor, cursor: Any, draft: Draft) -> Tensor:
 def _step(
     B: int, rows: list[int], chosen: np.ndarray, gained: np.ndarray, gains: list[Gain], offered: list[int]
 ) -> Step:
-    """What the `rows` (b,) of a batch of B gain of the tokens `chosen` (b, m), as a step."""
+    """The gains of the `rows` (b,) of a batch of B, from the tokens `chosen` (b, m), as a step."""
     new = [one.new for one in gains]
     n = max(new)
     some, scores = chosen[:, :n], gained[:, :n]
@@ -321,10 +321,10 @@ class TwoPass(Decoder):
             (drafted,) = source.draft(cursor, [0], torch.from_numpy(chosen[:, 0]), [most], choices.draft).drafted()
             logits = predictor.logits(Batch.plain(torch.from_numpy(np.append(read, drafted))[None]))[:, len(read) - 1 :]
             chosen, gained = choices.check(logits)
-            found = gain(chosen[0].tolist(), drafted, limit - made, request.stop)
-            made, read = made + found.new, np.append(read, chosen[0, : found.new])
-            yield _single_row_step(chosen, gained, found.new, *found.counts(len(drafted)))
-            if found.ended:
+            gained_tokens = gain(chosen[0].tolist(), drafted, limit - made, request.stop)
+            made, read = made + gained_tokens.new, np.append(read, chosen[0, : gained_tokens.new])
+            yield _single_row_step(chosen, gained, gained_tokens.new, *gained_tokens.counts(len(drafted)))
+            if gained_tokens.ended:
                 return
 
 

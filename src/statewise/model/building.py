@@ -39,7 +39,7 @@ def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:
 
 
 class Symbols(Protocol):
-    """What a model must know of a task."""
+    """The part of a task that a model must know."""
 
     @property
     def vocab(self) -> Sized:

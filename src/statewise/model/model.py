@@ -1,4 +1,4 @@
-"""A model with its task, trained or not, and what it can be asked; models made from recipes and loaded from runs."""
+"""A model with its task, trained or not, and what it can do; models made from recipes and loaded from runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Model:
 
     @property
     def precision(self) -> str:
-        """The precision that the model was trained in, and computes in when it is asked."""
+        """The precision that the model was trained in, and in which `asking` computes."""
         return "fp32" if self.run is None else self.run.precision()
 
     @contextmanager
@@ -98,7 +98,7 @@ class Model:
             return predictor.states(batch if isinstance(batch, Batch) else self.batch(batch))
 
     def activations(self, batch: Batch | Sequence[str], names: Sequence[str]) -> dict[str, Tensor]:
-        """What the model's backbone computes on the way, by name: (B, T, ...) each, undefined on padding.
+        """Intermediate activations of the model's backbone by name: (B, T, ...) each, undefined on padding.
 
         In `names`, `*` stands for any text: `blocks.*.hook_resid_post` are all layers. docs/activations.md lists the
         names. Raises `ValueError` for unknown ones.
@@ -167,13 +167,14 @@ class Model:
     def _requests(
         self, predictor: Predictor, prompts: Sequence[str], goal: str | None, limit: int | None, free_length: bool
     ) -> Iterator[Request]:
-        """In order, each of as many prompts as fit one pass and have their goal at the same place, ahead or within."""
+        """Requests in the order of the prompts, each of as many prompts as fit one pass and have their goal at the same
+        place, ahead or within."""
         if free_length and goal is None:
             raise ValueError("free_length needs a goal: without one, completions have no fixed length anyway")
-        given = self.task.encode_later(goal or "")
-        if goal is not None and len(given) == 0:
+        goal_tokens = self.task.encode_later(goal or "")
+        if goal is not None and len(goal_tokens) == 0:
             raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
-        read = [self.task.with_goal(self.task.encode(prompt), given) for prompt in prompts]
+        read = [self.task.with_goal(self.task.encode(prompt), goal_tokens) for prompt in prompts]
         beginnings = goal is not None and not all(len(prompt) for prompt, _ in read)
         # Models do not learn to predict prompts, so a beginning that is one would be made up.
         if beginnings and self.task.held_out(1).prompt_lengths[0]:
@@ -201,9 +202,9 @@ class Model:
         """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format, or of another
         held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set.
 
-        `decoder`: of answers; a name means its default fields. `protocol`, and with `same-chunk` its `warmup` passes:
-        how a model that carries a state is asked; see `carried_state.protocol.ask`. `details`, `losses`, which is
-        given those of all tokens, and `share` of the examples: see `evaluation.evaluate`."""
+        `decoder` decodes the answers; a name means its default fields. `protocol`, and with `same-chunk` its `warmup`
+        passes: how a model that carries a state reads chunks; see `carried_state.StateReading`. `details`, `losses`,
+        which receives those of all tokens, and `share` of the examples: see `evaluation.evaluate`."""
         examples = choose_examples(self.task, num, None if data is None else Path(data), by)
         measure = self.objective.held_out_losses
         chosen = make_decoder(decoder) if isinstance(decoder, str) else decoder
@@ -215,8 +216,8 @@ class Model:
             )
 
     def analyze(self, analysis: str | Analysis, **fields: Any) -> Findings:
-        """What an analysis finds in this model: `analyze("effective-rank", positions=50)`. `fields` are those of the
-        named analysis, as of the command. `Findings.save` writes them as the command does. Raises `ValueError` for
+        """Runs an analysis of this model: `analyze("effective-rank", positions=50)`. `fields` are the options of the
+        named analysis, as in the command. `Findings.save` writes them as the command does. Raises `ValueError` for
         unknown names, fields and values, and if the analysis does not suit the model or its task."""
         name = analysis if isinstance(analysis, str) else ANALYSES.name_of(type(analysis))
         made = make_analysis(analysis, **fields) if isinstance(analysis, str) else _alone(analysis, fields)
@@ -226,7 +227,7 @@ class Model:
         return replace(findings, origin=self._origin(name, made.config))
 
     def _origin(self, analysis: str, config: Any) -> Origin:
-        """What an analysis of this model is named, and what its report holds besides the findings."""
+        """The name and title of an analysis of this model, and what its report holds besides the findings."""
         name, title = report_name(analysis, config), analysis
         facts: dict[str, Any] = {"settings": asdict(config)}
         if self.run is not None and self.checkpoint is not None:
@@ -260,17 +261,17 @@ class Model:
         else:
             read = self.task.read_numbered(Path(data))
         with self.asking():
-            found = beliefs(snapshot(self.objective), read.examples, positions, of, layer)
+            vectors = beliefs(snapshot(self.objective), read.examples, positions, of, layer)
         origin: dict[str, Any] = {}
         if self.run is not None and self.checkpoint is not None:
             origin = {"run": str(self.run.folder.resolve()), "checkpoint": self.checkpoint.step}
         origin |= {"input": str(data), "input_sha256": hashlib.sha256(Path(data).read_bytes()).hexdigest()}
         origin |= {"prompts": prompts, "positions": positions, "of": of}
-        return replace(found, sequences=read.sequences, left_out=read.left_out, origin=origin)
+        return replace(vectors, sequences=read.sequences, left_out=read.left_out, origin=origin)
 
 
 def _alone(made: Made, fields: Mapping[str, Any]) -> Made:
-    """What was passed in place of a name. Raises `ValueError` for `fields`, which only a name can have."""
+    """An object that was passed in place of a name. Raises `ValueError` for `fields`, which only a name can have."""
     if fields:
         raise ValueError(
             f"{next(iter(fields))} goes with a name, and this {type(made).__name__} has its fields already"
@@ -296,11 +297,11 @@ def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto
     Raises `FileNotFoundError` or `ValueError` if there is no such run or its files are damaged.
     """
     run = Run.open(Path(folder))
-    found = run.find_checkpoint(checkpoint)
+    weights = run.find_checkpoint(checkpoint)
     model = model_of_run(run)
-    load_weights(found, model.objective)
+    load_weights(weights, model.objective)
     model.objective.to(choose_device(device))
-    model.checkpoint = found
+    model.checkpoint = weights
     return model
 
 

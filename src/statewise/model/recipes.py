@@ -37,7 +37,7 @@ MODELS = {
     "Reversible": "the objective belief_state",
     "SuffixEncoder": "the objective belief_state",
 }
-"""By the name of a capability of predictors: the models with default fields that have it. Models of the backbone `hf`
+"""The models with default fields that have a capability of predictors, by its name. Models of the backbone `hf`
 depend on the model that it loads and are left out."""
 
 
@@ -73,7 +73,7 @@ def explaining_missing_capability() -> Iterator[None]:
 
 
 def who_has(capability: type) -> str:
-    """In words: the tasks, the backbones or the models that have `capability`."""
+    """Names the tasks, the backbones or the models that have `capability`, in words."""
     for kind, table in (("task", TASKS), ("backbone", BACKBONES)):
         names = [name for name in table if issubclass(table[name], capability)]
         if names:

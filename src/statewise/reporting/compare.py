@@ -90,7 +90,7 @@ def compare(
     for member in members:
         place = member.folder.resolve()
         if place in seen:
-            raise ValueError(f"{member.folder} is given twice")
+            raise ValueError(f"{member.folder} is named twice")
         seen[place] = member.folder
     tasks = {member.recipe["task"]["name"]: member.folder for member in members}
     if len(tasks) > 1:
@@ -104,10 +104,10 @@ def compare(
             if member.seed in by_seed:
                 raise ValueError(f"{by_seed[member.seed]} and {member.folder} are the same recipe with the same seed")
             by_seed[member.seed] = member.folder
-            found = differing(same[0].data, member.data)
-            if found:
+            unlike = differing(same[0].data, member.data)
+            if unlike:
                 raise ValueError(
-                    f"{same[0].folder} and {member.folder} are of the same recipe, but their {' and '.join(found)} "
+                    f"{same[0].folder} and {member.folder} are of the same recipe, but their {' and '.join(unlike)} "
                     "differ, so they are not seeds of one experiment: compare them separately"
                 )
     firsts = [same[0] for same in grouped.values()]
@@ -180,8 +180,8 @@ def _unlike(first: Member, other: Member) -> str:
 def _agree(some: Mapping[str, Mapping[str, float]], others: Mapping[str, Mapping[str, float]]) -> bool:
     """Whether baselines are equal up to rounding, which differs between machines."""
     flat, other = (
-        {(name, metric): value for name, metrics in found.items() for metric, value in metrics.items()}
-        for found in (some, others)
+        {(name, metric): value for name, metrics in baselines.items() for metric, value in metrics.items()}
+        for baselines in (some, others)
     )
     return flat.keys() == other.keys() and all(math.isclose(flat[key], other[key], rel_tol=1e-9) for key in flat)
 
@@ -237,7 +237,7 @@ def _claims(groups: list[Group], headline: Headline, better: Path | None, margin
 
 def _matches(groups: Sequence[Group], headline: Headline, differences: Mapping[str, Any]) -> list[Match]:
     """The tokens that each group needs to match the held-out loss of the first, and the first to match it; empty if the
-    loss is not the headline metric or was taken on different examples, or if runs do not record their tokens."""
+    loss is not the headline metric or was measured on different examples, or if runs do not record their tokens."""
     if headline.metric != "loss" or "trainer.evaluate_num" in differences:
         return []
     curves = [
@@ -255,15 +255,15 @@ def _matches(groups: Sequence[Group], headline: Headline, differences: Mapping[s
 def _differences(firsts: list[Member]) -> dict[str, list[Any]]:
     flats = [member.flat() for member in firsts]
     keys = dict.fromkeys(key for flat in flats for key in flat)
-    found = {key: [flat.get(key) for flat in flats] for key in keys}
-    return {key: values for key, values in found.items() if len(set(map(canonical, values))) > 1}
+    values_by_key = {key: [flat.get(key) for flat in flats] for key in keys}
+    return {key: values for key, values in values_by_key.items() if len(set(map(canonical, values))) > 1}
 
 
 def _unlike_data(firsts: Sequence[Member], differences: Mapping[str, Any]) -> list[str]:
-    """In what the data of groups differ: `data` or `tokenizer`, and fields of the task."""
-    found = list(dict.fromkeys(key for member in firsts for key in differing(firsts[0].data, member.data)))
-    known = all("data" in member.data for member in firsts) and not found
-    return found + [key for key in differences if key.startswith("task.") and not (known and key in PATHS)]
+    """How the data of groups differ: `data` or `tokenizer`, and fields of the task."""
+    unlike = list(dict.fromkeys(key for member in firsts for key in differing(firsts[0].data, member.data)))
+    known = all("data" in member.data for member in firsts) and not unlike
+    return unlike + [key for key in differences if key.startswith("task.") and not (known and key in PATHS)]
 
 
 def _labels(firsts: list[Member], differences: dict[str, list[Any]]) -> list[str]:
@@ -294,7 +294,7 @@ def _label(
 
 
 def objective_words(name: str) -> str:
-    """An objective's name: `next-latent`; one given as module:Class stays as it is."""
+    """An objective's name: `next-latent`; module:Class stays as it is."""
     return name.replace("_", "-") if _CHOICE.fullmatch(name) else name
 
 

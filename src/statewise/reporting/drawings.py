@@ -146,8 +146,8 @@ def save_page(drawings: Sequence[Drawing], path: Path, title: str, finding: str 
     """The drawings as one HTML page that opens without a network, below a title and what was found."""
     head = HEAD.format(title=html.escape(title), style=STYLE + DRAWINGS_STYLE)
     note = f'<p class="note">{DRAWINGS_NOTE}</p>\n'
-    found = f'<p class="finding">{html.escape(finding)}</p>\n' if finding else ""
-    content = f"{head}{found}{note}{drawings_html(drawings)}\n<script>{script()}</script></body></html>\n"
+    paragraph = f'<p class="finding">{html.escape(finding)}</p>\n' if finding else ""
+    content = f"{head}{paragraph}{note}{drawings_html(drawings)}\n<script>{script()}</script></body></html>\n"
     write_atomically(path, content.encode())
 
 
@@ -174,9 +174,9 @@ def drawings_html(drawings: Sequence[Drawing]) -> str:
     """
     parts = []
     limited = list(zip(drawings, _limits(drawings), strict=True))
-    for (plane, _), found in itertools.groupby(limited, lambda one: (one[0].plane, one[0].title.rpartition("\n")[0])):
+    for (plane, _), alike in itertools.groupby(limited, lambda one: (one[0].plane, one[0].title.rpartition("\n")[0])):
         plots = []
-        for series, group in itertools.groupby(found, lambda one: one[0].step is not None and bool(one[0].plane)):
+        for series, group in itertools.groupby(alike, lambda one: one[0].step is not None and bool(one[0].plane)):
             some = list(group)
             plots += [_Plot([one for one, _ in some], some[0][1])] if series else [_Plot([one], at) for one, at in some]
         pinned = [plot for plot in plots if plane and plot.frames[0].true]

@@ -84,11 +84,11 @@ def looks(objectives: Sequence[str]) -> list[Look]:
         free = [colour for colour in OTHER_COLOURS if colour not in colours.values()]
         own = objective_colour(name)
         colours[name] = own if name in OBJECTIVE_COLOURS or own in free or not free else free[0]
-    found = []
+    each = []
     for place, name in enumerate(objectives):
         rank, count = objectives[:place].count(name), objectives.count(name)
-        found.append(Look(_shade(colours[name], rank, count), MARKERS[rank % len(MARKERS)]))
-    return found
+        each.append(Look(_shade(colours[name], rank, count), MARKERS[rank % len(MARKERS)]))
+    return each
 
 
 def _shade(colour: str, rank: int, count: int) -> str:
@@ -122,7 +122,7 @@ class Curve:
     group: str = field(default="", metadata=_OF_COMPARISONS)
     """Group of a comparison: curves of one group share a colour, those of one label a line style."""
     band: list[tuple[float, float]] | None = field(default=None, metadata=_OF_COMPARISONS)
-    """For each point of a mean the smallest and largest value; None: not a mean of several."""
+    """The smallest and largest value at each point of a mean; None: not a mean of several curves."""
     run: str = field(default="", metadata=_OF_COMPARISONS)
     """Run of a raw curve, for tooltips."""
     colour: str = field(default="", metadata=_OF_COMPARISONS)
@@ -144,7 +144,7 @@ class Panel:
     log_x: bool = False
     """Whether the x axis is logarithmic."""
     log_y: bool = False
-    """Whether the y axis is."""
+    """Whether the y axis is logarithmic."""
 
 
 def over_steps(panel: Panel) -> Panel:
@@ -181,7 +181,7 @@ class Points:
     """Points of a drawing."""
 
     places: list[list[float]]
-    """(x, y) of each."""
+    """(x, y) of each point."""
     colours: list[Colour]
     """The colour of each point, as #rrggbb."""
     names: list[str] = field(default_factory=list)
@@ -195,7 +195,7 @@ class Text:
     """A text in a drawing."""
 
     place: list[float]
-    """(x, y) of its middle."""
+    """(x, y) of the middle of the text."""
     text: str
 
 

@@ -229,8 +229,8 @@ def page(comparison: Comparison) -> str:
         graphs=_those(samples, _drawn),
         of_all=_of_all(comparison),
         answers=[
-            (title, note, found)
-            for title, note, found in (
+            (title, note, entries)
+            for title, note, entries in (
                 (
                     "Examples",
                     "Held-out prompts and the model's answers.",
@@ -242,12 +242,12 @@ def page(comparison: Comparison) -> str:
                     _those(_kept(comparison, "continuations", 6), _text),
                 ),
             )
-            if found
+            if entries
         ],
         extremes=[
-            (title, found)
+            (title, entries)
             for title, name in (("Hardest sequences", "hardest"), ("Easiest sequences", "easiest"))
-            if (found := _kept(comparison, name, 5))
+            if (entries := _kept(comparison, name, 5))
         ],
         commands=[member.repeat for member in members],
         seeds_header=seeds_header,
@@ -276,13 +276,13 @@ def _of_all(comparison: Comparison) -> dict[str, str]:
 
 def _kept(comparison: Comparison, kind: str, few: int) -> Kept:
     firsts = {f"{group.label}, seed {group.members[0].seed}": group.members[0] for group in comparison.groups}
-    return {label: found for label, member in firsts.items() if (found := member.report.get(kind, [])[:few])}
+    return {label: entries for label, member in firsts.items() if (entries := member.report.get(kind, [])[:few])}
 
 
 def _those(kept: Kept, made: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Kept:
     """Entries mapped by `made`, without those for which it returns None."""
-    found = {label: [one for sample in samples if (one := made(sample))] for label, samples in kept.items()}
-    return {label: samples for label, samples in found.items() if samples}
+    mapped = {label: [one for sample in samples if (one := made(sample))] for label, samples in kept.items()}
+    return {label: samples for label, samples in mapped.items() if samples}
 
 
 def _drawn(sample: dict[str, Any]) -> dict[str, Any] | None:
@@ -344,6 +344,6 @@ def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) 
             "drawings.png": drawings_png(drawn) if drawn else None,
             "report.html": None if missing() else page(comparison).encode(),
         }
-        found = {name: made for name, made in content.items() if made is not None}
-        write_all({scratch / name: made for name, made in found.items()})
-    return [folder / name for name in found]
+        files = {name: made for name, made in content.items() if made is not None}
+        write_all({scratch / name: made for name, made in files.items()})
+    return [folder / name for name in files]

@@ -136,13 +136,13 @@ class InductiveBias(Analysis):
         sizes = sorted({max(2, config.examples >> halved) for halved in range(SIZES)})
         states, numbers = np.unique(np.concatenate([pool.states, test.states]), return_inverse=True)
         datasets = [self._dataset(number, len(states), numbers, len(pool.states)) for number in range(config.datasets)]
-        found = {
+        biases = {
             name: np.array(
                 [[pairs.bias(each.predict(*both, size), each.of_test) for each in datasets] for size in sizes]
             )
             for name, both in announced(features.items(), "kinds of features", len(features))
         }
-        return findings(found, sizes, test, pairs, notes)
+        return findings(biases, sizes, test, pairs, notes)
 
     def _states(self, snapshot: Snapshot, prefixes: Prefixes) -> np.ndarray:
         return states_of(snapshot, prefixes.examples, prefixes.rows, prefixes.positions, self.config.layer)
@@ -249,11 +249,11 @@ def one_hot(pool: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def findings(
-    found: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, pairs: Pairs, notes: list[str]
+    biases: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, pairs: Pairs, notes: list[str]
 ) -> Findings:
     """The findings from `found`, (sizes, datasets, fields of `Bias`) for the model and each control."""
     metrics: dict[str, float] = {}
-    for name, values in found.items():
+    for name, values in biases.items():
         for place, figure in enumerate(Bias._fields):
             if np.isfinite(values[-1, :, place]).all():
                 of_one = share(f"{figure}{name}", values[-1, :, place])
@@ -265,7 +265,7 @@ def findings(
         if not count
     ]
     labels = {"": "model", "_untrained": UNTRAINED, "_true_state": "true state", "_next_tokens": "legal next tokens"}
-    x, means = [float(size) for size in sizes], {name: values.mean(1) for name, values in found.items()}
+    x, means = [float(size) for size in sizes], {name: values.mean(1) for name, values in biases.items()}
     panels = [
         Panel(
             "labelled prefixes",

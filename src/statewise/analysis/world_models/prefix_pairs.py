@@ -137,8 +137,8 @@ class Boundary:
         trial, right = np.array(self.trial, np.int64), np.array(self.right, float)
         count = np.bincount(trial, minlength=trials)
         with np.errstate(invalid="ignore"):
-            found: np.ndarray = np.bincount(trial, weights=right, minlength=trials) / count
-        return found
+            shares: np.ndarray = np.bincount(trial, weights=right, minlength=trials) / count
+        return shares
 
 
 def _verdict(metrics: Mapping[str, float], pairs: int) -> str:
@@ -204,7 +204,7 @@ class Distinction(Analysis):
         world: Automaton,
         prefixes: tuple[np.ndarray, np.ndarray],
         rows: np.ndarray,
-        found: Boundary,
+        boundary_of_model: Boundary,
     ) -> None:
         which, _, tails = draw_up_to_end(predictor, world, prefixes[0], end, self.config)
         first, second = (world.states_after(side) for side in prefixes)
@@ -216,7 +216,7 @@ class Distinction(Analysis):
         for row, words in sorted(cut):
             tokens, pair = np.array([words]), slice(row, row + 1)
             right = accepted(world, first[pair], tokens).all() and not accepted(world, second[pair], tokens).all()
-            found.add(int(rows[row]), len(words), bool(right))
+            boundary_of_model.add(int(rows[row]), len(words), bool(right))
 
     def _of_world(
         self,
@@ -224,7 +224,7 @@ class Distinction(Analysis):
         world: Automaton,
         prefixes: tuple[np.ndarray, np.ndarray],
         rows: np.ndarray,
-        found: Boundary,
+        boundary_of_world: Boundary,
     ) -> None:
         first, second = (world.states_after(side) for side in prefixes)
         longest = min(self.config.length, world.longest - prefixes[0].shape[1])
@@ -236,4 +236,4 @@ class Distinction(Analysis):
             for side in prefixes
         )
         for row, tail, right in zip(which.tolist(), tails, (accepts & ~rejects).tolist() if len(tails) else ()):
-            found.add(int(rows[row]), len(tail), right)
+            boundary_of_world.add(int(rows[row]), len(tail), right)

@@ -53,7 +53,7 @@ def floor_notes(most_legal: int, floor: float) -> list[str]:
         return []
     return [
         f"up to {most_legal} tokens are legal in a state, so even a model of the true probabilities may give none of "
-        f"them more than --floor {floor:g}, and is then taken to reject them: set it below {1 / most_legal:.2g}"
+        f"them more than --floor {floor:g}, and then counts as rejecting them: set it below {1 / most_legal:.2g}"
     ]
 
 
@@ -107,11 +107,11 @@ def draw(
     repeated = np.repeat(prefixes, count, axis=0)
     own = np.random.SeedSequence([seed, prefixes.shape[1]])  # different noise for each length
     decoder = Sample(SampleConfig(floor=floor, seed=int(own.generate_state(1)[0])))
-    found = []
+    completions = []
     for start in announced(range(0, len(repeated), ROWS), "batches of continuations", -(-len(repeated) // ROWS)):
         part = repeated[start : start + ROWS]
-        found += decoder.decode(predictor, Request(part, limit, end, rows=range(start, start + len(part))))
-    tails = [completion.tokens for completion in found]
+        completions += decoder.decode(predictor, Request(part, limit, end, rows=range(start, start + len(part))))
+    tails = [completion.tokens for completion in completions]
     return [tails[row : row + count] for row in range(0, len(tails), count)]
 
 
@@ -139,7 +139,7 @@ def probabilities(
     for row, tail in enumerate(tails):
         rows[row, : len(tail)] = tail
     block = rows_at_once(rows.shape[1], predictor.vocabulary, ROWS)
-    found = np.empty(rows.shape)
+    by_token = np.empty(rows.shape)
     for start in range(0, len(rows), block):
         part = torch.from_numpy(rows[start : start + block])
         needed, own = np.unique(which[start : start + block], return_inverse=True)
@@ -150,5 +150,5 @@ def probabilities(
         if part.shape[1] > 1:
             logits = torch.cat([logits, predictor.extend(cursor, part[:, :-1])], dim=1)
         shares = logits.softmax(-1).gather(-1, part.to(logits.device)[:, :, None])[:, :, 0]
-        found[start : start + block] = shares.cpu().numpy()
-    return [found[row, : len(tail)] for row, tail in enumerate(tails)]
+        by_token[start : start + block] = shares.cpu().numpy()
+    return [by_token[row, : len(tail)] for row, tail in enumerate(tails)]

@@ -99,34 +99,34 @@ def run(words: list[str]) -> int:
         pool=options.pool,
         seed=options.seed,
     )
-    given = read_given(options.traces, options.ignore_states)
+    traces = read_given(options.traces, options.ignore_states)
     say(
-        f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
-        f"up to {given.longest} long",
+        f"{options.traces}: {len(traces)} traces ({traces.positives} positive), {len(traces.actions)} actions, "
+        f"up to {traces.longest} long",
         file=sys.stderr,
     )
-    if not len(given.valid_only()):
+    if not len(traces.valid_only()):
         raise ValueError(
             f"{options.traces}: no trace has a valid action: label 1 marks a trace whose last action is invalid, "
             "label 0 one that is valid to its end. A first action cannot be rejected, since the initial state is "
             "unknown (Definition 1)"
         )
     if options.positive_only:
-        given = given.valid_only()
+        traces = traces.valid_only()
     if options.symmetry:
         from statewise.strips import symmetric
 
-        found = symmetric(given)
-        given = found.traces
+        symmetries = symmetric(traces)
+        traces = symmetries.traces
         say(
-            f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
+            f"{symmetries.used} symmetries used, {symmetries.refused} contradicted by the traces: {len(traces)} traces",
             file=sys.stderr,
         )
     from statewise.strips import learn, learn_schemas
 
     with interruptible() as stop:
         learned = (learn_schemas if options.lifted else learn)(
-            given,
+            traces,
             settings,
             method="neural" if trained and options.method == "auto" else options.method,
             noisy=options.noise == "auto",
@@ -208,7 +208,7 @@ def _supported(report: dict[str, Any]) -> None:
 
 
 def _open(report: dict[str, Any]) -> None:
-    """What the traces leave open about schemas."""
+    """Prints what the traces leave open about schemas."""
     for at, each in enumerate(report.get("open", ())[:QUESTIONS]):
         without = f" without {', '.join(each['without'])} between" if each["without"] else ""
         _entry(

@@ -70,8 +70,8 @@ def export_folder(model: Model, out: Path, scratch: Path, command: str | None = 
         tensors = dict(guest.causal.named_parameters())
     else:
         try:
-            found = plain(model.objective)
-            fields, tensors, beside = _mapped(found, notes)
+            decoder = plain(model.objective)
+            fields, tensors, beside = _mapped(decoder, notes)
         except NotPlain as error:
             notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
             recipe = model.recipe
@@ -136,14 +136,14 @@ def export_folder(model: Model, out: Path, scratch: Path, command: str | None = 
     return Exported(out, fields["architectures"][0], parameters, files.size(scratch), notes)
 
 
-def _mapped(found: Plain, notes: list[str]) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
-    width = found.config.width // found.config.heads
+def _mapped(decoder: Plain, notes: list[str]) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    width = decoder.config.width // decoder.config.heads
     if width not in HEAD_WIDTHS:
         notes.append(
             f"heads are {width} wide, and some inference servers (vLLM on CPUs) support only widths of "
             f"{', '.join(map(str, HEAD_WIDTHS))}"
         )
-    return found.layout.config(found.config, found.vocabulary, found.context), found.tensors, found.beside
+    return decoder.layout.config(decoder.config, decoder.vocabulary, decoder.context), decoder.tensors, decoder.beside
 
 
 def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -167,8 +167,8 @@ def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[st
     }
     if isinstance(backbone, HuggingFace):
         notes.append(f"tuned from {backbone.config.model}" + ", its LoRA adapters merged" * backbone.adapted)
-        found = embedded(model.objective, backbone)
-        return {**fields, "num_hidden_layers": backbone.layers, **found.fields}, found.tensors
+        whole = embedded(model.objective, backbone)
+        return {**fields, "num_hidden_layers": backbone.layers, **whole.fields}, whole.tensors
     tensors = {f"objective.{name}": tensor.detach().cpu() for name, tensor in model.objective.state_dict().items()}
     return fields, {name: tensor.contiguous() for name, tensor in tensors.items()}
 
@@ -284,18 +284,18 @@ def tuned(model: Model) -> Tuned | None:
     return Tuned(whole.merge_and_unload(), backbone.causal, beside, notes)
 
 
-def write_tuned(found: Tuned, folder: Path, end: int | None) -> None:
+def write_tuned(guest: Tuned, folder: Path, end: int | None) -> None:
     """Writes weights and config.json to `folder`, and the adapter, if there is one, below it."""
-    parts = {folder / files.WEIGHTS: found.causal}
-    if found.adapter is not None:
-        parts[folder / ADAPTER / "adapter_model.safetensors"] = found.adapter
+    parts = {folder / files.WEIGHTS: guest.causal}
+    if guest.adapter is not None:
+        parts[folder / ADAPTER / "adapter_model.safetensors"] = guest.adapter
     for path, part in parts.items():
         with quiet(), files.errors_of_safetensors(path):
             part.save_pretrained(path.parent, max_shard_size="1000GB")
         mode = (folder / files.CONFIG).stat().st_mode
         others = [one for one in path.parent.iterdir() if one != path and one.is_file()]
         files.settle([path, *others], mode, part.state_dict().values())
-    files.write_beside(folder, found.beside)
+    files.write_beside(folder, guest.beside)
     fields = json.loads((folder / files.CONFIG).read_text(encoding="utf-8"))
     base = (fields.get("rope_parameters") or {}).get("rope_theta")
     kept = {name: fields.get(name) for name in ("bos_token_id", "pad_token_id")}
@@ -336,20 +336,20 @@ def _tensors(objective: Objective) -> dict[str, Tensor]:
         if part.adapted:
             part.causal.merge_and_unload()
         part.requires_grad_(True)  # a state dict holds no frozen weights
-    found = {name: tensor.detach() for name, tensor in whole.state_dict().items() if not name.endswith(EXTRA_STATE)}
+    tensors = {name: tensor.detach() for name, tensor in whole.state_dict().items() if not name.endswith(EXTRA_STATE)}
     for prefix, part in backbones.items():
         if part.lender is None:
-            _resize(found, prefix, part)
-    return {f"objective.{name}": tensor.contiguous() for name, tensor in found.items()}
+            _resize(tensors, prefix, part)
+    return {f"objective.{name}": tensor.contiguous() for name, tensor in tensors.items()}
 
 
-def _resize(found: dict[str, Tensor], prefix: str, backbone: HuggingFace) -> None:
+def _resize(tensors: dict[str, Tensor], prefix: str, backbone: HuggingFace) -> None:
     """Makes the rows of the embedding, and of the head, if it has a matrix of its own, those of the vocabulary."""
     table, count = backbone.unwrapped.get_input_embeddings(), backbone.vocabulary
     (name,) = [name for name, each in backbone.named_parameters() if each is table.weight]
-    more = found.pop(f"{prefix}tokens.extra", table.weight.detach()[:0])
+    more = tensors.pop(f"{prefix}tokens.extra", table.weight.detach()[:0])
     # Some families multiply what they read of the table by a constant; the rows beyond it are read as they are.
     scale = float(getattr(table, "embed_scale", 1.0))
-    found[prefix + name] = torch.cat((found[prefix + name], more / scale))[:count]
+    tensors[prefix + name] = torch.cat((tensors[prefix + name], more / scale))[:count]
     if backbone.head is not None:
-        found[f"{prefix}head"] = torch.cat((found[f"{prefix}head"], more))[:count]
+        tensors[f"{prefix}head"] = torch.cat((tensors[f"{prefix}head"], more))[:count]

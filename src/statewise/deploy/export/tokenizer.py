@@ -40,11 +40,11 @@ def tokenizer_config(content: str, task: Task) -> dict[str, Any]:
     """tokenizer_config.json for a tokenizer.json of a task.
 
     The class is one that versions 4 and 5 of transformers both know and that leaves the pre-tokenizer as it is."""
-    found = json.loads(content)
-    added = {token["id"]: token["content"] for token in found["added_tokens"]}
+    tokenizer = json.loads(content)
+    added = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
     end = added.get(task.end)
     padding = end or added.get(task.filler) or next((name for name in added.values() if PADDING in name), None)
-    named = {"unk_token": found["model"].get("unk_token"), "eos_token": end, "pad_token": padding}
+    named = {"unk_token": tokenizer["model"].get("unk_token"), "eos_token": end, "pad_token": padding}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{name: token for name, token in named.items() if token},
@@ -58,9 +58,9 @@ def tokenizer_config(content: str, task: Task) -> dict[str, Any]:
 
 
 def lead(form: TextFormat) -> str:
-    """What decoded text begins with. Programs append what a model generates to the prompt, and a tokenizer decodes it
-    without the prompt, so every symbol is written with the separator before it, as GPT-2 writes words. Formats that
-    remove separators again (`tidy`) have none."""
+    """The text with which decoded text begins. Programs append what a model generates to the prompt, and a tokenizer
+    decodes it without the prompt, so every symbol is written with the separator before it, as GPT-2 writes words.
+    Formats that remove separators again (`tidy`) have none."""
     return "" if form.tidy else form.separator
 
 

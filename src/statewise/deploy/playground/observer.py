@@ -158,7 +158,7 @@ class Observer:
         elif known is not None:
             true = known.states(self._examples)[there][which]
             labels = np.where(np.isfinite(true).all(1), np.nan_to_num(true).argmax(1), -1).tolist()
-        found: dict[str, Any] = rounded(
+        described: dict[str, Any] = rounded(
             {
                 "name": served.name,
                 "task": recipe.task.name,
@@ -186,7 +186,7 @@ class Observer:
                 "examples": [self.example(row) for row in range(min(OFFERED, len(self._examples)))],
             }
         )
-        return found
+        return described
 
     @property
     def sequences(self) -> str:
@@ -314,13 +314,13 @@ class Observer:
         read = None if reading is None else reading[0](states)
         true_at = None if known is None or true is None else known.places(np.nan_to_num(true))
         read_at = None if known is None or read is None else known.places(read)
-        found = []
+        places = []
         for place in range(len(tokens)):
             legal = self._legal(tokens[: place + 1])
             following = self._following(logp[place], legal, top)
             may = ahead is not None and bool(np.isfinite(ahead[0, place]).all())
             sure = certain is not None and bool(certain[place])
-            found.append(
+            places.append(
                 Place(
                     int(tokens[place]),
                     float(logp[place - 1, tokens[place]]) if place else None,
@@ -334,7 +334,7 @@ class Observer:
                     None if read_at is None else read_at[place],
                 )
             )
-        return found
+        return places
 
     def _log_probabilities(self, examples: Examples, goal: np.ndarray | None) -> np.ndarray:
         """(T, V) float64: the log-probabilities of the next token after each place."""
@@ -350,8 +350,8 @@ class Observer:
                 if tokens.shape[1] > prompt:
                     parts.append(self.predictor.extend(cursor, tokens[:, prompt:])[0, :, :V])
                 logits = torch.cat(parts)
-            found: np.ndarray = in_float64(logits[:, :V]).log_softmax(-1).cpu().numpy()
-        return found
+            log_probabilities: np.ndarray = in_float64(logits[:, :V]).log_softmax(-1).cpu().numpy()
+        return log_probabilities
 
     def _following(self, logp: np.ndarray, legal: list[int] | None, top: int) -> Weighted:
         """The `top` likeliest tokens, and all that are legal if they are few."""
@@ -372,7 +372,7 @@ class Observer:
         if not isinstance(self.task, World):
             return None
         try:
-            found: list[int] = self.task.legal(prefix).tolist()
+            legal: list[int] = self.task.legal(prefix).tolist()
         except (ValueError, IndexError):  # as above
             return None
-        return None if len(found) == len(self.task.vocab) else found
+        return None if len(legal) == len(self.task.vocab) else legal

@@ -136,9 +136,9 @@ def export(models: Sequence[Served], path: Path, num: int, seed: int, *, overwri
     """Writes `record` as a page to a file. Returns the number of prompts, which is less than `num` where fewer are held
     out. Raises what `claimed` raises."""
     with claimed(path, overwrite) as scratch:
-        found = record(models, num, seed)
-        write_atomically(scratch, page(found))
-    return len(found["recordings"])
+        recorded = record(models, num, seed)
+        write_atomically(scratch, page(recorded))
+    return len(recorded["recordings"])
 
 
 def _traced(observer: Observer, wanted: TraceRequest) -> Trace:

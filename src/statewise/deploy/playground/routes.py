@@ -41,7 +41,7 @@ TRACE = {
 
 
 def routes(models: Sequence[Served]) -> list[BaseRoute]:
-    """For `create_app`, with `OPEN_PATHS`."""
+    """The routes of the page and its data, for `create_app`, with `OPEN_PATHS`."""
     content, rules = page(), policy()
     observers = {served.name: Observer(served) for served in models}
     descriptions: dict[str, dict[str, Any]] = {}
@@ -71,10 +71,10 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
 
     async def traced(request: Request) -> Response:
         engine: Engine = request.app.state.engine
-        found = read(await body_of(request), TRACE)
-        served = find_model(engine, found["model"])
+        fields = read(await body_of(request), TRACE)
+        served = find_model(engine, fields["model"])
         observer = observers[served.name]
-        wanted = _trace_request(served, found, engine.settings.max_tokens)
+        wanted = _trace_request(served, fields, engine.settings.max_tokens)
         steps = observer.trace(wanted)
         try:
             passes = await called(engine, served.name, _passes(steps), request)
@@ -102,18 +102,20 @@ def _is_tokens(value: Any) -> bool:
     return isinstance(value, list) and all(map(COUNT.holds, value))
 
 
-def _trace_request(served: Served, found: dict[str, Any], most: int) -> TraceRequest:
+def _trace_request(served: Served, fields: dict[str, Any], most: int) -> TraceRequest:
     """Raises `Refusal` for what the task does not understand."""
-    prompt = served.encode(needed(found["prompt"], "prompt"), "prompt")
-    forced = served.encode(found["forced"], "forced", later=True).tolist()
-    goal = None if not found["goal"] else served.encode(found["goal"], "goal", later=True)
-    temperature = float(found["temperature"])
+    prompt = served.encode(needed(fields["prompt"], "prompt"), "prompt")
+    forced = served.encode(fields["forced"], "forced", later=True).tolist()
+    goal = None if not fields["goal"] else served.encode(fields["goal"], "goal", later=True)
+    temperature = float(fields["temperature"])
     if temperature:
         try:
-            SampleConfig(temperature, seed=found["seed"])
+            SampleConfig(temperature, seed=fields["seed"])
         except ValueError as error:
             raise Refusal(400, str(error), param="seed") from None
-    return TraceRequest(prompt, forced, goal, min(found["max_tokens"], most), found["top"], temperature, found["seed"])
+    return TraceRequest(
+        prompt, forced, goal, min(fields["max_tokens"], most), fields["top"], temperature, fields["seed"]
+    )
 
 
 def _passes(steps: Generator[None, None, Trace]) -> Iterator[Callable[[], Trace | None]]:

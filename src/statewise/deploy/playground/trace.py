@@ -70,8 +70,8 @@ class Trace:
             for place in self.places
         ]
         texts = {str(token): text for token, text in self.texts.items()}
-        found: dict[str, Any] = rounded({**vars(self), "places": places, "texts": texts})
-        return found
+        content: dict[str, Any] = rounded({**vars(self), "places": places, "texts": texts})
+        return content
 
 
 def rounded(value: Any) -> Any:

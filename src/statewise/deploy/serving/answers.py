@@ -45,11 +45,11 @@ class Answer(ABC):
         return event(self.chunk(index, start, stop, tokens, last))
 
     def ending(self) -> list[dict[str, Any]]:
-        """What follows the chunks of all rows."""
+        """The objects that follow the chunks of all rows."""
         return []
 
     end: bytes = b"data: [DONE]\n\n"
-    """What ends a stream."""
+    """The bytes that end a stream."""
 
     @property
     def usage(self) -> dict[str, int]:
@@ -214,16 +214,16 @@ async def following(engine: Engine, ticket: Ticket, receive: Any) -> AsyncIterat
 async def called(
     engine: Engine, model: str, work: Iterable[Callable[[], Returned]], request: Request
 ) -> list[Returned] | None:
-    """What functions return, called one by one in the models' thread between the steps of other requests; None: the
-    client has left, and what it still waited for is not called. Raises `Refusal` if that takes too long, or as
+    """The results of functions, called one by one in the models' thread between the steps of other requests; None: the
+    client has left, and the remaining functions are not called. Raises `Refusal` if that takes too long, or as
     `Engine.call` does."""
-    found: list[Returned] = []
+    returned: list[Returned] = []
     client = request.client.host if request.client else ""
 
     async def call_all() -> None:
         for function in work:
-            future = engine.call(model, function, begun=bool(found), client=client)
-            found.append(await asyncio.wrap_future(future))
+            future = engine.call(model, function, begun=bool(returned), client=client)
+            returned.append(await asyncio.wrap_future(future))
 
     calling, leaving = asyncio.create_task(call_all()), asyncio.create_task(_left(request.receive))
     try:
@@ -231,7 +231,7 @@ async def called(
             await asyncio.wait((calling, leaving), return_when=asyncio.FIRST_COMPLETED)
         if calling.done():
             calling.result()
-            return found
+            return returned
         engine.metrics.cancelled.inc()
         return None
     except TimeoutError:
@@ -284,7 +284,7 @@ class EventStream(Response):  # type: ignore[misc]  # the extra may be missing
 
     def _new(self) -> list[bytes]:
         """Chunks of what has been settled since the last call."""
-        found = []
+        chunks = []
         for index in sorted(self._open):
             row, sent = self.ticket.rows[index], self._sent[index]
             last = row.finish is not None
@@ -294,8 +294,8 @@ class EventStream(Response):  # type: ignore[misc]  # the extra may be missing
             begin, end = self._tokens[index], len(row.shown)
             while not last and end > begin and row.transcript.offsets[end - 1] >= len(text):
                 end -= 1
-            found.append(self.answer.chunk_event(index, len(sent), len(text), slice(begin, end), last))
+            chunks.append(self.answer.chunk_event(index, len(sent), len(text), slice(begin, end), last))
             self._sent[index], self._tokens[index] = text, end
             if last:
                 self._open.discard(index)
-        return found
+        return chunks

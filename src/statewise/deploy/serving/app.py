@@ -343,7 +343,7 @@ def _unreadable(headers: Headers) -> str:
 
 
 async def _aside(length: int, work: Callable[[], Returned]) -> Returned:
-    """What `work` returns about texts of `length` characters or tokens."""
+    """Calls `work`, in another thread if it concerns many characters or tokens (`length`)."""
     return await asyncio.to_thread(work) if length > LONG else work()
 
 

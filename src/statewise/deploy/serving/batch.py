@@ -297,12 +297,14 @@ class ContinuousBatch:
         """Chooses tokens for each row that has not ended, by the `logits` (B, n, V) after its pending token and the
         `drafted` ones: as many as are drafted, and one more. Returns how many each row got, and how many of these were
         drafted, (B,) each. A row for which the model's output is not finite fails."""
-        found = choices.check(logits, self.error)
+        choice = choices.check(logits, self.error)
         gained, accepted = np.zeros((2, len(rows)), np.int64)
         for place, (row, draft) in enumerate(zip(rows, drafted)):
             while not row.ended and gained[place] == accepted[place]:
                 step = int(gained[place])
-                token, log_probability, likely = self._alone(row) if found.close[place, step] else found.at(place, step)
+                token, log_probability, likely = (
+                    self._alone(row) if choice.close[place, step] else choice.at(place, step)
+                )
                 if not math.isfinite(log_probability):
                     row.fail(Refusal(500, "the model failed: its logits are not finite numbers", code="model_failed"))
                     break

@@ -270,7 +270,7 @@ class Ticket:
 
     def __init__(self, rows: Sequence[Row], *, stream: bool, client: str = "") -> None:
         """`stream`: whether to wake the waiting task at every token, and not only at the end. `client`: the address
-        that asked; clients of one address share their part of the queue."""
+        of the client; clients of one address share their part of the queue."""
         self.rows, self.stream, self.client = list(rows), stream, client
         self.error: Refusal | None = None
         self.event = asyncio.Event()
