@@ -396,7 +396,7 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
         assert "next-latent is better than next-token" in text
         assert "next-token equals, within 0.1, next-latent" in text
         assert "within 0.1, teacherless" not in text  # one seed
-        assert "Only one seed, hence no interval and no test: teacherless." in text
+        assert "Only one seed, so no interval and no test: teacherless." in text
     assert json.loads(found.as_json())["claims"][1]["p_value"] is None
     page = write_report(found, tmp_path / "report")[-1].read_text()
     assert "next-latent is better than next-token" in page

@@ -134,6 +134,14 @@ def as_plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def finite_or_none(values: np.ndarray) -> list[Any]:
+    """An array as nested lists, with None in place of NaN and infinities, which JSON cannot hold."""
+    plain = values.astype(object)
+    plain[~np.isfinite(values)] = None
+    numbers: list[Any] = plain.tolist()
+    return numbers
+
+
 def no_names(batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
     """Raises `ValueError`."""
     raise ValueError("the activations of this model have no names")

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.base import Analysis, Findings, Subject, finite_or_none
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor, StateLimiter, Traceable, require
 from statewise.evaluation.scoring import score_batch
@@ -86,7 +86,7 @@ class GradientRatioConfig:
     def __post_init__(self) -> None:
         bounded(self, "sequences", "sources", "furthest", "every", "rows", at_least=1)
         if self.every > self.furthest:
-            raise ValueError(f"every {self.every} is above furthest {self.furthest}: no offset would be left but 0")
+            raise ValueError(f"every {self.every} is above furthest {self.furthest}: only offset 0 would be left")
         bounded(self, "seed", at_least=0)
 
 
@@ -140,8 +140,8 @@ class GradientRatio(Analysis):
         details = {
             "offsets": offsets.tolist(),
             "streams": list(predictor.streams),
-            "mean": _plain(mean),
-            "median": _plain(median),
+            "mean": finite_or_none(mean),
+            "median": finite_or_none(median),
         }
         known = [name for name, is_defined in zip(predictor.streams, defined) if is_defined]
         in_words = [f"{metrics[f'{name}_mean']:.2g} times in the stream {name}" for name in known]
@@ -172,11 +172,6 @@ class GradientRatio(Analysis):
                     squares += in_float64(here).square().sum(-1).cpu()
             norms.append(squares.sqrt().numpy())
         return np.concatenate(norms)
-
-
-def _plain(values: np.ndarray) -> list[list[float | None]]:
-    """The values as lists, with None for NaN and infinity."""
-    return [[float(value) if np.isfinite(value) else None for value in row] for row in values]
 
 
 ROWS = 16

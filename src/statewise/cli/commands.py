@@ -48,11 +48,16 @@ def dispatch(
     return command(words[0])(list(words[1:]))
 
 
+def terminal_width(without_terminal: int = 100) -> int:
+    """Characters in a line of the terminal; `without_terminal` if there is none."""
+    return shutil.get_terminal_size((without_terminal, 24)).columns
+
+
 def listed(rows: Mapping[str, str], width: int | None = None, without_terminal: int = 80) -> str:
     """One line per name with its description, wrapped to the terminal, or to `without_terminal` characters. `width`:
     that of the column of names."""
     width = max(map(len, rows)) if width is None else width
-    room = shutil.get_terminal_size((without_terminal, 24)).columns
+    room = terminal_width(without_terminal)
     hanging = " " * (width + 4)
     return "\n".join(
         textwrap.fill(

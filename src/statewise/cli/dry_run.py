@@ -107,9 +107,9 @@ def how_measured(plan: Plan) -> list[str]:
         ]
     if plan.to_compile:
         sentences.append(
-            "These steps were not compiled; those of training will be, by trainer.compile, and take another time."
+            "These steps were not compiled; those of training will be, by trainer.compile, and take a different time."
         )
-    return [*sentences, "Evaluations, checkpoints and passing memory such as logits come on top."]
+    return [*sentences, "Evaluations, checkpoints and temporary memory, such as logits, come on top."]
 
 
 def scientific(value: float | None) -> str:

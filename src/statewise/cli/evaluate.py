@@ -69,7 +69,7 @@ def _evaluate(request: EvaluationRequest, losses_file: Path | None) -> int:
     with shown_progress():
         evaluations = request.evaluate(model, keep_losses if losses_file else None)
     if request.decoding and not next(iter(evaluations.values())).samples:
-        say("no example has a prompt: the decoder has no part in these figures", file=sys.stderr)
+        say("no example has a prompt: the decoder does not affect these figures", file=sys.stderr)
     for note in model.task.notes:
         if not request.data or note not in notes_of_run:  # notes on the run's own data do not concern a file
             say(note, file=sys.stderr)

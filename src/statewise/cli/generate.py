@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.cli.commands import listed
+from statewise.cli.commands import listed, terminal_width
 from statewise.cli.counter import shown_progress
 from statewise.config.field_help import declared_fields
 from statewise.decoding import DECODERS
@@ -93,7 +92,7 @@ def run(words: list[str]) -> int:
     if options.free_length and options.goal is None:
         raise ValueError("--free-length needs --goal: without a goal, completions have no fixed length anyway")
     if options.reverse and carried:
-        raise ValueError("--reverse does not support a carried state: omit either")
+        raise ValueError("--reverse does not support a carried state: omit one of them")
     if options.candidates is not None and carried:
         raise ValueError("--candidates needs several sequences and a carried state is of one: omit either")
 
@@ -117,7 +116,7 @@ def run(words: list[str]) -> int:
     before: str | list[int] = options.prompt
     if carried:
         if options.goal is not None:
-            raise ValueError("a goal and a carried state do not go together: omit either")
+            raise ValueError("a goal cannot be combined with a carried state: omit one of them")
         from statewise.decoding.continuing import continue_generation, read_state
 
         if options.state is not None and not options.prompt:  # read now, since --save-state may replace the file
@@ -162,5 +161,5 @@ def ranked(candidates: list[Completion], task: Task, prompt: str, as_json: bool)
         [number(completion.score), number(completion.log_probability), escaped(text)]
         for text, completion in zip(texts, candidates)
     ]
-    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
+    width = terminal_width() if sys.stdout.isatty() else None
     return with_texts(["score", "log-probability", "completion"], rows, width)

@@ -280,7 +280,7 @@ def _alone(made: Made, fields: Mapping[str, Any]) -> Made:
 
 
 def new_model(recipe: Recipe) -> Model:
-    """An untrained model. Raises `ValueError` if the task's data are not as they must be."""
+    """An untrained model. Raises `ValueError` if the task's data are invalid."""
     task = make_task(recipe)
     return Model(recipe, task, make_objective(recipe, task))
 

@@ -73,7 +73,7 @@ def compare(
     `seeds_left_out`: seeds that are not among `folders`, by the folder of their group, for the notes.
     """
     if relative and metrics == "evaluation":
-        raise ValueError("--relative applies to the curves of analyses: set --metrics all too")
+        raise ValueError("--relative applies to the curves of analyses: add --metrics all")
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
     members = [Member.read(folder, metrics != "evaluation", defaults) for folder in folders]
@@ -90,7 +90,7 @@ def compare(
     for member in members:
         place = member.folder.resolve()
         if place in seen:
-            raise ValueError(f"{member.folder} is named twice")
+            raise ValueError(f"{member.folder} is given twice")
         seen[place] = member.folder
     tasks = {member.recipe["task"]["name"]: member.folder for member in members}
     if len(tasks) > 1:
@@ -172,7 +172,7 @@ def _unlike(first: Member, other: Member) -> str:
     return (
         f"{first.folder} was evaluated on {first.report['num']} examples and {other.folder} on {other.report['num']}: "
         f"`statewise evaluate {fewer.folder}` evaluates it on all held-out examples"
-        + "; if they still differ, so do the held-out sets of the tasks, whose fields are not the same"
+        + "; if they still differ, so do the held-out sets of the tasks, whose fields differ"
         * differ
     )
 

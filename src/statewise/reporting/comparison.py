@@ -177,7 +177,7 @@ class Comparison:
         return [
             "Matches: the training tokens after which a group's held-out loss is first as low as the final one of the "
             "other (mean over its runs), interpolated linearly between evaluations; mean over the runs that reach it. "
-            f"Losses are those of evaluations during training{self._few()}, hence not those of the first table."
+            f"Losses are those of evaluations during training{self._few()}, not those of the first table."
         ] * bool(self.matches)
 
     def _few(self) -> str:
@@ -299,7 +299,7 @@ class Comparison:
         single = [group.label for group in self.groups if len(group.members) == 1]
         if not single or (len(single) == len(self.groups) and not self.claims):
             return []
-        return [f"Only one seed, hence no interval and no test: {'; '.join(single)}."]
+        return [f"Only one seed, so no interval and no test: {'; '.join(single)}."]
 
     def claims_notes(self) -> list[str]:
         """How the claims were tested."""

@@ -7,10 +7,11 @@ Report files hold them as written by `dataclasses.asdict`. What a file may hold 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import types
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -129,6 +130,12 @@ class Curve:
     """Colour as #rrggbb; empty: that of its group, or one by its label."""
     carried: float | None = field(default=None, metadata=_OF_COMPARISONS)
     """The x from which a mean over runs holds the last value of runs that ended there; None: no run ended earlier."""
+
+
+def defined_curve(label: str, x: Sequence[float], y: Iterable[float]) -> Curve:
+    """A curve without the places where y is NaN, such as an R^2 where all values are equal; `x` may go on beyond y."""
+    points = [(at, float(value)) for at, value in zip(x, y, strict=False) if not math.isnan(value)]
+    return Curve(label, [at for at, _ in points], [value for _, value in points])
 
 
 @dataclass(frozen=True)

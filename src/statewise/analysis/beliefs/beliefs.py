@@ -125,7 +125,7 @@ def beliefs(
     Raises `ValueError` if a prompt or an answer is missing, or the model has no suffix encoder or no such layer.
     """
     if layer is not None and of == "suffix":
-        raise ValueError("layers are those of the prefix encoder: leave out either the layer or the suffixes")
+        raise ValueError("layers belong to the prefix encoder: leave out the layer or the suffixes")
     lengths, prompts, n = examples.lengths, examples.prompt_lengths, len(examples)
     rows, offsets = np.arange(n), np.arange(n + 1)
     if positions == "all":

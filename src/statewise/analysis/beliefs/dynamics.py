@@ -10,7 +10,7 @@ small deviation of the dynamics there. So of several cut-offs that one is used w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, require
-from statewise.reporting.figures import Curve, Panel
+from statewise.reporting.figures import Curve, Panel, defined_curve
 from statewise.runtime.bounds import bounded
 from statewise.runtime.devices import in_float64
 from statewise.runtime.progress import announced
@@ -124,7 +124,7 @@ class BeliefDynamics(Analysis):
         }
         drawings = draw_on(planes(world, truth[later], weights), shown)
         ahead = [float(step + 1) for step in range(len(steps))]
-        from_any = _defined("from any state", ahead, steps)
+        from_any = defined_curve("from any state", ahead, steps)
         panels = [*scores.panels(context), Panel("steps of the dynamics", "R2 of the belief", [from_any], shares=True)]
         details = {
             "length": length,
@@ -231,7 +231,7 @@ class _Rolled:
             (self.agreement, "share of best tokens", True),
         ):
             read = [float(place + 1) for place in range(max(len(scores) for scores in values.values()))]
-            curves = [_defined(name, read, scores) for name, scores in values.items()]
+            curves = [defined_curve(name, read, scores) for name, scores in values.items()]
             heights = [0.0, 1.0] if shares else [0.0, max(max(curve.y) for curve in curves)]
             curves.append(Curve("length of training", [float(context)] * 2, heights, "control"))
             panels.append(Panel("tokens read", title, curves, shares=shares))
@@ -246,12 +246,6 @@ def _verdict(metrics: Mapping[str, float], context: int) -> str:
         + ("" if beyond is None else f" and {explained(beyond)} beyond them")
         + f"; the backbone, which reads every token, explains {explained(metrics['r2_backbone'])}."
     )
-
-
-def _defined(label: str, x: Sequence[float], y: Sequence[float] | np.ndarray) -> Curve:
-    """A curve without the places where y is undefined, as R^2 is where all beliefs are equal."""
-    there = [(at, float(value)) for at, value in zip(x, y, strict=False) if not np.isnan(value)]
-    return Curve(label, [at for at, _ in there], [value for _, value in there])
 
 
 def _cut(examples: Examples, width: int) -> Examples:

@@ -22,7 +22,7 @@ from statewise.analysis.beliefs.least_squares import Fit, fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, equal_beliefs, planes
 from statewise.data_types import Examples, LacksCapability
 from statewise.decoding.predictor import Predictor
-from statewise.reporting.figures import Curve, Drawing, Panel, over_steps
+from statewise.reporting.figures import Curve, Drawing, Panel, defined_curve, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.runtime.devices import in_float64
 from statewise.tasks.base import Believed, Prefixes, Task, believed
@@ -453,11 +453,11 @@ def _directions(snapshot: Snapshot, parts: list[Examples]) -> np.ndarray:
     """(k, D): principal directions of the last states of sequences, centred at every position of each part."""
     apart = []
     for examples in parts:
-        every = np.nonzero(np.ones(examples.tokens.shape, bool))
-        states = states_of(snapshot, examples, *every).reshape(*examples.tokens.shape, -1)
+        rows, columns = np.nonzero(np.ones(examples.tokens.shape, bool))
+        states = states_of(snapshot, examples, rows, columns).reshape(*examples.tokens.shape, -1)
         apart.append((states - states.mean(0)).reshape(-1, states.shape[-1]))
-    rows = np.concatenate(apart)
-    directions: np.ndarray = np.linalg.eigh(rows.T.astype(np.float64) @ rows)[1].T[::-1]
+    centred = np.concatenate(apart)
+    directions: np.ndarray = np.linalg.eigh(centred.T.astype(np.float64) @ centred)[1].T[::-1]
     return directions
 
 
@@ -476,13 +476,10 @@ def _excess(snapshot: Snapshot, known: _Known, prefixes: Prefixes) -> np.ndarray
 def _by_length(predicted: np.ndarray, known: _Known, prefixes: Prefixes, opening: int) -> Panel:
     """R^2 of the belief from the last state within the prefixes of each length, by the map fitted to all of them. A
     length at which all beliefs are equal has no R^2 and is left out."""
-    curve = Curve("last state", [], [])
-    for column in range(opening, int(prefixes.columns.max()) + 1):
-        here = prefixes.columns == column
-        value = r2(predicted[here], known.beliefs[here], known.weights[here])
-        if np.isfinite(value):
-            curve.x.append(float(column + 1 - opening))
-            curve.y.append(value)
+    lengths = range(1, int(prefixes.columns.max()) + 2 - opening)
+    places = [prefixes.columns == length + opening - 1 for length in lengths]
+    values = [r2(predicted[here], known.beliefs[here], known.weights[here]) for here in places]
+    curve = defined_curve("last state", [float(length) for length in lengths], values)
     return Panel("tokens read", "R2 of the belief", [curve], shares=True)
 
 

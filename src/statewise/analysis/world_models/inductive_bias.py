@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, finite_or_none, percent
 from statewise.analysis.beliefs.beliefs import is_several, states_of
 from statewise.analysis.beliefs.least_squares import ridge
 from statewise.analysis.probes.probes import draw_positions, known_states, world_of
@@ -282,10 +282,7 @@ def findings(
         "labelled": sizes,
         "fields": list(Bias._fields),
         "pairs": dict(zip(("one state", "same next tokens", "other next tokens"), pairs.counts.tolist())),
-        "means": {
-            labels[name]: [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
-            for name, values in means.items()
-        },
+        "means": {labels[name]: finite_or_none(values) for name, values in means.items()},
     }
     main = [figure for figure in Bias._fields if figure in metrics]
     verdict = (

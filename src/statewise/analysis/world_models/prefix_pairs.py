@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Subject, finite_or_none, percent
 from statewise.analysis.world_models.trials import (
     TrialsConfig,
     by_length,
@@ -191,7 +191,7 @@ class Distinction(Analysis):
                 f"distinction_{name}_trials": len(known),
             }
             curves.append(Curve(name, *mean_by(np.array(boundary.length), np.array(boundary.right))))
-            details[name] = [None if np.isnan(value) else value for value in trials.tolist()]
+            details[name] = finite_or_none(trials)
         panel = Panel("continuation length (tokens)", "share of continuations", curves, shares=True)
         return Findings(
             metrics | count_trials(pairs), [panel], details, notes, main=main, verdict=_verdict(metrics, len(pairs))

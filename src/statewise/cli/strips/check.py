@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from pathlib import Path
 
+from statewise.cli.commands import terminal_width
 from statewise.cli.strips.sources import CONSTANTS
 from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.json_files import printable
@@ -66,6 +66,6 @@ def run(words: list[str]) -> int:
         more = check(seen.with_constants([]), traces).counts()
         say(f"with --constants none {more['valid']} would be valid and {more['invalid']} invalid")
     if seen.lifted is not None:
-        width = shutil.get_terminal_size((100, 24)).columns
+        width = terminal_width()
         say(textwrap.fill(f"assumed: schemas with {seen.assumed}", width, subsequent_indent="  "))
     return int(counts["invalid"] > 0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import textwrap
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from statewise.cli.commands import terminal_width
 from statewise.cli.strips.sources import CONSTANTS
 from statewise.runtime.arguments import Parser, above
 from statewise.runtime.json_files import TEXT, printable, read_json
@@ -137,7 +137,7 @@ def run(words: list[str]) -> int:
     if options.json:
         say(printable({**dataclasses.asdict(result), "certain": certain}))
         return 0 if good else 1
-    say("".join(f"{line}\n" for line in result.goal_lines(shutil.get_terminal_size((100, 24)).columns)), end="")
+    say("".join(f"{line}\n" for line in result.goal_lines(terminal_width())), end="")
     if result.actions is None:
         only = " with only certain steps" if options.certain_only else ""
         say(f"no plan{only} exists in the learned model ({result.planner}, {result.seconds:.1f} s)")
@@ -145,7 +145,7 @@ def run(words: list[str]) -> int:
     marks = [""] * len(result.actions) if certain is None else [CERTAINTY[each] for each in certain]
     say("".join(f"{at:3}  {action}{mark}\n" for at, (action, mark) in enumerate(zip(result.actions, marks), 1)), end="")
     if any(certain or ()) and seen is not None and seen.lifted is not None:
-        width = shutil.get_terminal_size((100, 24)).columns
+        width = terminal_width()
         say(textwrap.fill(f"certain: among schemas with {seen.assumed}", width, subsequent_indent="  "))
     if not result.actions and not result.goal and not result.mapping:
         say("the goal has no atoms, so it is true already: the example or the action needs none of the model's atoms")

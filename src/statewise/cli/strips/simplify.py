@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
+from statewise.cli.commands import terminal_width
 from statewise.cli.counter import interruptible
 from statewise.runtime.arguments import Parser, above
 from statewise.runtime.messages import say
@@ -88,7 +88,7 @@ def run(words: list[str]) -> int:
             compared = ground(simpler.schemas, true.names) if simpler.schemas is not None else simpler.model
             after = syntactic(compared, true)
         write_simplified(simpler, out, options.model, options.overwrite)
-    width = shutil.get_terminal_size((100, 24)).columns
+    width = terminal_width()
     lines = schema_lines(simpler.schemas, width) if simpler.schemas is not None else [model_table(simpler.model, width)]
     say(*lines, sep="\n")
     atoms, entries = ("atoms", "preconditions, adds and deletes")

@@ -103,8 +103,8 @@ def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
     possible = known.actions_over(known.objects_of(actions))
     for name in sorted(set(actions) - set(possible)):
         raise ValueError(
-            f"{name!r} has the same object in several places, unlike any such action in training: nothing is known "
-            "about it"
+            f"{name!r} has the same object in several places, unlike any action of this schema in training: nothing is "
+            "known about it"
         )
     return ground(schemas, possible)
 

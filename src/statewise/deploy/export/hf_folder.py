@@ -80,7 +80,7 @@ def export_folder(model: Model, out: Path, scratch: Path, command: str | None = 
                 [] if recipe.objective.name in OBJECTIVES else [_whose(recipe.objective.name, OBJECTIVES.describe)]
             )
             if others:
-                notes.append(f"{' and '.join(others)} must be importable, too, where it is loaded")
+                notes.append(f"{' and '.join(others)} must also be importable where the model is loaded")
             fields, tensors = _registered(model, notes)
     V = len(model.task.vocab)
     rows = V if guest is None else guest.causal.get_input_embeddings().num_embeddings

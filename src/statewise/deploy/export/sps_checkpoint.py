@@ -61,7 +61,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise ValueError(
-                f"{path} holds more than tensors and plain data, which is not unpickled: save its state_dict() alone"
+                f"{path} holds more than tensors and plain data, and more is not unpickled: save only its state_dict()"
             ) from None
         except Exception as error:  # for a corrupt archive, PyTorch raises almost anything
             raise ValueError(f"{path} is not a readable PyTorch file: {error}") from None
