@@ -94,7 +94,7 @@ def run(words: list[str]) -> int:
     if options.reverse and carried:
         raise ValueError("--reverse does not support a carried state: omit one of them")
     if options.candidates is not None and carried:
-        raise ValueError("--candidates needs several sequences and a carried state is of one: omit either")
+        raise ValueError("--candidates needs several sequences, and a carried state is of one: omit one of them")
 
     if options.overwrite and options.save_state is None:
         raise ValueError("--overwrite needs --save-state, the file that it may replace")

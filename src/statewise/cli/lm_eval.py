@@ -90,7 +90,7 @@ def warnings(counts: Mapping[str, int]) -> list[str]:
     requests, completions = counts["requests"], counts["generations"]
     limits = {
         "cut": f"of {requests:,} likelihoods have a context that was cut at its beginning to fit the model's",
-        "in_pieces": f"of {requests:,} likelihoods are of a text longer than the model's context, read in pieces",
+        "in_pieces": f"of {requests:,} likelihoods concern a text longer than the context, read in pieces",
         "without_context": f"of {requests:,} likelihoods have no context: their first token is predicted from an "
         "end-of-text token, for which the model was not trained",
         "cut_prompts": f"of {completions:,} completions have a prompt that was cut at its beginning",

@@ -111,7 +111,7 @@ class Step(NamedTuple):
     """(B, m) int64 new tokens of each row in order, including `Request.closing`, padded with -1."""
     log_probabilities: np.ndarray
     """(B, m) their log-probabilities (natural log) under the model; 0 on padding. A search knows only their sum, which
-    stands in the first place, also if the completion is empty."""
+    is in the first place, even if the completion is empty."""
     drafted: np.ndarray
     """(B,) the number of them that were drafted and accepted."""
     offered: np.ndarray | None = None

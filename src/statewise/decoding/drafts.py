@@ -102,7 +102,7 @@ class ModelDrafts(DraftSource):
 
 
 def _probability(token: Tensor, logits: Tensor, among: Tensor | None) -> np.ndarray:
-    """(B,): the probability of `token` (B,), drafted from `logits` (B, V), or (B, K) if these are of `among` (K,)."""
+    """(B,): the probability of `token` (B,), drafted from `logits` (B, V), or (B, K) for the tokens `among` (K,)."""
     chosen = token.to(logits.device)
     column = chosen if among is None else (chosen[:, None] == among.to(logits.device)).int().argmax(1)
     probabilities: np.ndarray = logits.softmax(-1).gather(1, column[:, None])[:, 0].cpu().double().numpy()
@@ -163,7 +163,7 @@ class PromptLookup(DraftSource):
         return Draft(torch.tensor(read), counts)
 
     def continuation(self, row: int, count: int) -> list[int]:
-        """At most `count` tokens that may follow a row; a repetition goes on beyond the row's end."""
+        """At most `count` tokens that may follow a row; a repetition continues beyond the row's end."""
         read, after = self.read[row], self._after[row]
         for length in range(min(self.longest, len(read)), 0, -1):
             place = after.get(tuple(read[-length:]))

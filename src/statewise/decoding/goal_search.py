@@ -80,8 +80,8 @@ class RollOut:
 
 
 class GoalSearch(Search):
-    """Algorithm 1 of the Belief State Transformer paper, with equation 7 as the score if there is a goal and equation 8
-    if there is none. Needs a `GoalScorer`.
+    """Algorithm 1 of the Belief State Transformer paper, with equation 7 as the score if there is a goal, and
+    otherwise equation 8. Needs a `GoalScorer`.
 
     With a goal, candidates have exactly `limit` tokens, or end with the request's closing symbol, and `end` is never
     generated; without one, a rollout ends when it generates `end`. All candidates are distinct: a branch differs from

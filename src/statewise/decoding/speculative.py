@@ -162,14 +162,14 @@ class Speculative(Decoder):
         return source
 
     def _tokens(self, predictor: Predictor) -> FrequentTokens | None:
-        """The tokens to draft from; further requests go on with what was observed."""
+        """The tokens to draft from; later requests continue with what was observed."""
         if self.config.draft_vocabulary is None:
             return None
         return self._frequent.setdefault(predictor, FrequentTokens(self.config.draft_vocabulary))
 
     def _length(self, predictor: Predictor, rows: int) -> DraftLength:
         length, most = self.config.draft, predictor.context - 1
-        if length == "auto":  # further requests go on with what was measured
+        if length == "auto":  # later requests continue with what was measured
             by_rows = self._measured.setdefault(predictor, {})
             return by_rows.setdefault(rows, MeasuredLength(most))
         if length > most:

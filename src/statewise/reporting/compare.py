@@ -94,7 +94,7 @@ def compare(
         seen[place] = member.folder
     tasks = {member.recipe["task"]["name"]: member.folder for member in members}
     if len(tasks) > 1:
-        raise ValueError("these runs are of different tasks: " + ", ".join(f"{t} ({f})" for t, f in tasks.items()))
+        raise ValueError("these runs have different tasks: " + ", ".join(f"{t} ({f})" for t, f in tasks.items()))
     grouped: dict[str, list[Member]] = {}
     for member in members:
         grouped.setdefault(identity(member.recipe), []).append(member)
@@ -107,7 +107,7 @@ def compare(
             unlike = differing(same[0].data, member.data)
             if unlike:
                 raise ValueError(
-                    f"{same[0].folder} and {member.folder} are of the same recipe, but their {' and '.join(unlike)} "
+                    f"{same[0].folder} and {member.folder} have the same recipe, but their {' and '.join(unlike)} "
                     "differ, so they are not seeds of one experiment: compare them separately"
                 )
     firsts = [same[0] for same in grouped.values()]

@@ -287,7 +287,7 @@ def small_multiples(panel: Panel) -> list[Panel]:
     """The panel itself, or several if it has more than `MOST_LINES` lines or `MOST_GROUPS` groups.
 
     Panels with several groups and labels are first split by label. What is still too large becomes one panel per group
-    (per label without groups), titled with it, with the other lines in grey; what the panel shows then stands at its
+    (per label without groups), titled with it, with the other lines in grey; the title of the panel then labels its
     y axis.
     """
     shown = [curve for role in ("line", "raw") for curve in panel.curves if curve.role == role]

@@ -117,7 +117,7 @@ class Member:
     """The names under which the main and the chosen metrics of each analysis are shown: `ANALYSIS:METRIC` if another
     analysis, or the evaluation, has a metric of that name."""
     other_data: dict[str, OtherData] = field(default_factory=dict)
-    """Its reports of other data, by name."""
+    """The reports of other data, by name."""
     data: dict[str, Any] = field(default_factory=dict)
     """Identity of the data that it was trained on; see `Run.data_identity`."""
     machine: dict[str, Any] = field(default_factory=dict)
@@ -186,17 +186,17 @@ class Member:
 
     @property
     def seed(self) -> int:
-        """Its seed."""
+        """The seed of the run."""
         return int(self.recipe["seed"])
 
     @property
     def end(self) -> Record:
-        """Its last record."""
+        """The last record of the run."""
         return self.records[-1]
 
     @property
     def finished(self) -> bool:
-        """Whether its training is complete."""
+        """Whether the training is complete."""
         return self.end["kind"] == "end" and self.end["reason"] in FINISHED
 
     @property
@@ -205,7 +205,7 @@ class Member:
         return repeat(self.folder)
 
     def flat(self) -> dict[str, Any]:
-        """Its recipe with dotted keys, without the seed."""
+        """The recipe with dotted keys, without the seed."""
         return flat(self.recipe)
 
 

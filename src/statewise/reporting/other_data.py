@@ -1,5 +1,5 @@
-"""Reports of other data than a run's held-out examples: of files and corpora that `evaluate --data` read, of the task's
-other held-out sets (`evaluate --length`), and of the benchmarks of `lm-eval`."""
+"""Reports on other data than a run's held-out examples: files and corpora that `evaluate --data` read, other held-out
+sets of the task (`evaluate --length`), and benchmarks of `lm-eval`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class OtherData:
 
 
 def read_other_data(run: Run, checkpoint: int) -> dict[str, OtherData]:
-    """The reports on a run's checkpoint, by name; those on a file or a set only if they are of all its examples and of
-    greedy decoding."""
+    """The reports on a run's checkpoint, by name; those on a file or a set only if they cover all its examples and
+    decode greedily."""
     reports = {}
     for name in run.reports():
         content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from statewise.reporting.comparison import Comparison, letter_of
-from statewise.reporting.drawings import DRAWINGS_NOTE, DRAWINGS_STYLE, drawings_html, drawings_png, script
+from statewise.reporting.drawings import (
+    DRAWINGS_NOTE,
+    DRAWINGS_STYLE,
+    drawings_html,
+    drawings_png,
+    script,
+    star_graph_svg,
+)
 from statewise.reporting.figures import STYLE, Look, Panel, small_multiples
 from statewise.reporting.panels import (
     analysis_panels,
@@ -21,7 +28,6 @@ from statewise.reporting.panels import (
     verdicts,
 )
 from statewise.reporting.plots import CARRIED, MEANS, NO_GROUPS, interactive, panels_png
-from statewise.reporting.star_graphs import draw
 from statewise.reporting.tables import number
 from statewise.runtime import overwriting
 from statewise.runtime.durable import write_all
@@ -287,7 +293,7 @@ def _those(kept: Kept, made: Callable[[dict[str, Any]], dict[str, Any] | None]) 
 
 def _drawn(sample: dict[str, Any]) -> dict[str, Any] | None:
     right = sample["truth"] == sample["predicted"]
-    return {**sample, "svg": draw(sample["graph"]), "right": right} if "graph" in sample else None
+    return {**sample, "svg": star_graph_svg(sample["graph"]), "right": right} if "graph" in sample else None
 
 
 def _text(sample: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Whether the dynamics that next-latent prediction learns are Bayes' rule in the belief's coordinates.
 
 An affine map from states to exact beliefs is fitted on the states that the backbone computes. Then the backbone reads
-one token, and the dynamics network alone goes on along the others: its states, mapped, are compared with the exact
+one token, and the dynamics network alone continues along the others: its states, mapped, are compared with the exact
 beliefs after each token, also beyond the length of training (the recurrence of Teoh et al. 2026, v4, figure 10).
 
 States vary little in some directions. A map that weighs these up fits the backbone a little better, and multiplies any

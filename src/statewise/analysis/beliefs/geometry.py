@@ -399,7 +399,7 @@ class _Known:
             from scipy.spatial.distance import pdist
 
             of_centres = pdist(centres[kept])
-            # Beliefs are of each factor; with noise, equal ones can have different next tokens.
+            # Beliefs concern each factor; with noise, equal beliefs can have different next tokens.
             of_tokens = means(self.next_tokens)
             for name, true in (("distances_r2", self.beliefs[first]), ("next_token_distances_r2", of_tokens)):
                 of_true = pdist(true[kept])

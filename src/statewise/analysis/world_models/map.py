@@ -78,7 +78,7 @@ class MapReconstruction(Analysis):
 
     def analyze(self, subject: Subject) -> Findings:
         """See `findings`. With several trials the metrics are means, those in `main` with standard errors; drawing and
-        details are of the first map."""
+        details show the first map."""
         config, task = self.config, _rides(subject.task)
         pairs = np.resize(task.held_out().tokens[:, :2], (config.trials, config.sequences, 2))
         drawn = (self._draw(subject, task, prompts, trial) for trial, prompts in enumerate(pairs))

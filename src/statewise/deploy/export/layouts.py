@@ -35,7 +35,7 @@ class TensorMap(ABC):
 
     @abstractmethod
     def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
-        """Their tensors from ours."""
+        """The other library's tensors, from ours."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Layout(ABC):
     """Whether the architecture can have biases."""
 
     def fits(self, config: GPTConfig) -> bool:
-        """Whether it represents such a decoder exactly."""
+        """Whether the architecture represents a decoder with this configuration exactly."""
         kind = config.norm == self.norm and config.positions == self.positions and config.mlp in self.mlps
         return kind and (self.biased or not config.bias)
 

@@ -15,8 +15,10 @@ from typing_extensions import override
 from statewise.analysis.beliefs.least_squares import r2
 from statewise.analysis.beliefs.pictures import Plane, planes
 from statewise.data_types import Examples
-from statewise.deploy.playground.trace import Weighted
 from statewise.tasks.base import Believed, Task, World
+
+Weighted = list[tuple[int, float]]
+"""Numbers of tokens or states, each with a log-probability or a weight."""
 
 MOST_STATES = 1024
 """With more different states, none are read off: there are too few examples of each."""

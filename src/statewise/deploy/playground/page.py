@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from statewise.deploy.playground.observer import Observer, TraceRequest
-from statewise.deploy.playground.trace import Trace
+from statewise.deploy.playground.observer import Observer, Trace, TraceRequest
 from statewise.deploy.serving.served import Served
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.overwriting import claimed_file

@@ -11,9 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from statewise.decoding.sample import SampleConfig
-from statewise.deploy.playground.observer import Observer, TraceRequest
+from statewise.deploy.playground.observer import Observer, Trace, TraceRequest
 from statewise.deploy.playground.page import page, policy
-from statewise.deploy.playground.trace import Trace
 from statewise.deploy.serving.answers import called
 from statewise.deploy.serving.app import body_of, find_model
 from statewise.deploy.serving.bodies import INT64, TEMPERATURE, Field, needed, read
@@ -119,7 +118,7 @@ def _trace_request(served: Served, fields: dict[str, Any], most: int) -> TraceRe
 
 
 def _passes(steps: Generator[None, None, Trace]) -> Iterator[Callable[[], Trace | None]]:
-    """Calls that go on with a trace by one pass each, to the one that returns it."""
+    """Calls that continue a trace by one pass each; the last one returns it."""
     done: list[Trace] = []
 
     def advance() -> Trace | None:

@@ -1,5 +1,5 @@
 """Rows of one model that are decoded together. Rows join and leave between steps (continuous batching; Yu et al. 2022).
-Where tokens are drafted, rows gain different numbers of them in a step, and each goes on from its own.
+Where tokens are drafted, rows gain different numbers of them in a step, and each continues from its own.
 
 Prompts are read in parts, one between two steps, so that running rows wait for a bounded number of tokens. Several
 prompts are read in one pass where they fit a part.
@@ -73,7 +73,7 @@ class ContinuousBatch:
         self, predictor: Predictor, *, most: int, part: int, error: float = 0.0, drafting: Drafting | None = None
     ) -> None:
         """`most`: rows that are decoded together; `part`: tokens of prompts that are read at a time. `error`: how much
-        logits may differ by rounding from those of the row alone; a choice that may hang on that is made alone.
+        logits may differ by rounding from those of the row alone; a choice that may depend on it is made alone.
         `drafting`: drafts for steps; None: each gives one token."""
         self.predictor, self.most, self.part, self.error, self.drafting = predictor, most, part, error, drafting
         self.waiting: deque[Row] = deque()

@@ -129,7 +129,7 @@ class Engine:
 
     def call(self, model: str, function: Callable[[], Any], *, begun: bool = False, client: str = "") -> Future[Any]:
         """Queues a function to be called in the models' thread, between two steps: all use of a model's weights
-        belongs there. It should take no longer than a pass. `begun`: it goes on with a request of `client` that was
+        belongs there. It should take no longer than a pass. `begun`: it continues a request of `client` that was
         accepted. A future that is cancelled leaves the queue. Raises `Refusal` as `submit` does."""
         made = QueuedCall(function, Future(), client, begun)
         queue = self.lanes[model].work

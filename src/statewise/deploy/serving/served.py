@@ -47,7 +47,7 @@ class Served:
         self.casts = self._precision == "bf16"
         """Whether matrix products are computed in bfloat16."""
         self.rounding = 0.0 if self.casts else ROUNDING
-        """`ContinuousBatch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
+        """`ContinuousBatch.error`. In bfloat16 too many choices would depend on rounding to make them alone."""
         self._spellings: list[bytes] | None = None
         if isinstance(self.task, RunningText):
             try:
