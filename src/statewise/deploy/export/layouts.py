@@ -110,7 +110,32 @@ class Layout(ABC):
         """Maps between our tensors and those of the architecture."""
 
 
-class Llama(Layout):
+class LlamaLike(Layout):
+    """An architecture whose tensors have the names of Llama's, but for those of the MLP."""
+
+    mlp_names: ClassVar[tuple[str, ...]] = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    """The matrices of the MLP: those into it, then the one out of it."""
+
+    @override
+    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
+        yield Stacked("embedding.weight", ("model.embed_tokens.weight",))
+        for layer in range(config.layers):
+            ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
+            yield from _norm(config, f"{ours}attention_norm", f"{theirs}input_layernorm")
+            yield from _norm(config, f"{ours}mlp_norm", f"{theirs}post_attention_layernorm")
+            for mine, names in {
+                "attention.in_proj": tuple(f"self_attn.{which}_proj" for which in "qkv"),
+                "attention.out_proj": ("self_attn.o_proj",),
+                "mlp.in_proj": self.mlp_names[:-1],
+                "mlp.out_proj": self.mlp_names[-1:],
+            }.items():
+                for kind in ("weight", "bias") if config.bias else ("weight",):
+                    yield Stacked(f"{ours}{mine}.{kind}", tuple(f"{theirs}{name}.{kind}" for name in names))
+        yield from _norm(config, "norm", "model.norm")
+        yield from _head(config)
+
+
+class Llama(LlamaLike):
     """RMSNorm, rotary positions, gated SiLU (Touvron et al. 2023)."""
 
     architecture, model_type = "LlamaForCausalLM", "llama"
@@ -128,12 +153,8 @@ class Llama(Layout):
             "pretraining_tp": 1,
         }
 
-    @override
-    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        yield from _llama_like_maps(config, ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
 
-
-class StableLM(Layout):
+class StableLM(LlamaLike):
     """LayerNorm, rotary positions, gated SiLU (Bellagente et al. 2024)."""
 
     architecture, model_type = "StableLmForCausalLM", "stablelm"
@@ -151,16 +172,13 @@ class StableLM(Layout):
             "hidden_dropout": config.dropout,
         }
 
-    @override
-    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        yield from _llama_like_maps(config, ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
 
-
-class Starcoder2(Layout):
+class Starcoder2(LlamaLike):
     """LayerNorm, rotary positions, GELU or ReLU (Lozhkov et al. 2024)."""
 
     architecture, model_type = "Starcoder2ForCausalLM", "starcoder2"
     norm, positions, mlps = "layer", "rope", ("gelu", "relu")
+    mlp_names = ("mlp.c_fc", "mlp.c_proj")
 
     @override
     def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
@@ -173,10 +191,6 @@ class Starcoder2(Layout):
             "residual_dropout": config.dropout,
             "embedding_dropout": config.dropout,
         }
-
-    @override
-    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        yield from _llama_like_maps(config, ("mlp.c_fc",), "mlp.c_proj")
 
 
 class GPT2(Layout):
@@ -249,25 +263,6 @@ def _llama_like(config: GPTConfig, context: int, rotary: float | None = None) ->
         "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE, **share},
         **share,
     }
-
-
-def _llama_like_maps(config: GPTConfig, first: tuple[str, ...], second: str) -> Iterator[TensorMap]:
-    """`first`, `second`: their names of the matrices of the MLP."""
-    yield Stacked("embedding.weight", ("model.embed_tokens.weight",))
-    for layer in range(config.layers):
-        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
-        yield from _norm(config, f"{ours}attention_norm", f"{theirs}input_layernorm")
-        yield from _norm(config, f"{ours}mlp_norm", f"{theirs}post_attention_layernorm")
-        for mine, names in {
-            "attention.in_proj": tuple(f"self_attn.{which}_proj" for which in "qkv"),
-            "attention.out_proj": ("self_attn.o_proj",),
-            "mlp.in_proj": first,
-            "mlp.out_proj": (second,),
-        }.items():
-            for kind in ("weight", "bias") if config.bias else ("weight",):
-                yield Stacked(f"{ours}{mine}.{kind}", tuple(f"{theirs}{name}.{kind}" for name in names))
-    yield from _norm(config, "norm", "model.norm")
-    yield from _head(config)
 
 
 def _norm(config: GPTConfig, ours: str, theirs: str) -> Iterator[TensorMap]:

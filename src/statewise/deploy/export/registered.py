@@ -271,7 +271,7 @@ class StatewiseModel(_Loaded):
     ) -> Any:
         """The inputs of the vocabulary head, (B, T, D), after each of `input_ids` (B, T), zero where `attention_mask`
         is, and the hidden states. For these and for errors see `StatewiseForCausalLM.forward`. Without gradients."""
-        found = self._read(
+        outputs = self._read(
             input_ids,
             attention_mask,
             past_key_values,
@@ -281,9 +281,9 @@ class StatewiseModel(_Loaded):
             output_hidden_states=output_hidden_states,
         )
         if return_dict is False:
-            return tuple(part for part in (found.readout, found.cache, found.hidden_states) if part is not None)
+            return tuple(part for part in (outputs.readout, outputs.cache, outputs.hidden_states) if part is not None)
         return BaseModelOutputWithPast(
-            last_hidden_state=found.readout, past_key_values=found.cache, hidden_states=found.hidden_states
+            last_hidden_state=outputs.readout, past_key_values=outputs.cache, hidden_states=outputs.hidden_states
         )
 
 
@@ -326,7 +326,7 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
                 "this model computes no gradients, so transformers cannot train it: `statewise train` does, also from "
                 "a run's weights; `model.eval()` gives its loss"
             )
-        found = self._read(
+        outputs = self._read(
             input_ids,
             attention_mask,
             past_key_values,
@@ -335,16 +335,16 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
         )
-        logits, loss = found.logits[:, -logits_to_keep:], None
+        logits, loss = outputs.logits[:, -logits_to_keep:], None
         if labels is not None:
             wanted = labels[:, 1:]
             if attention_mask is not None:
                 wanted = wanted.masked_fill(attention_mask[:, -wanted.shape[1] :] == 0, -100)
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), wanted.flatten())
         if return_dict is False:
-            return tuple(part for part in (loss, logits, found.cache, found.hidden_states) if part is not None)
+            return tuple(part for part in (loss, logits, outputs.cache, outputs.hidden_states) if part is not None)
         return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=found.cache, hidden_states=found.hidden_states
+            loss=loss, logits=logits, past_key_values=outputs.cache, hidden_states=outputs.hidden_states
         )
 
 
