@@ -196,8 +196,8 @@ class Subject:
 
 
 def report_name(analysis: str, config: Any) -> str:
-    """Name of the report of the analysis with this name and these options: it holds the layer, if there is one, with a
-    checksum where the name of a file cannot hold some of its characters."""
+    """The name of the report of an analysis. It contains the layer, if there is one, and a checksum if a file name
+    cannot contain some of its characters."""
     name, layer = analysis.replace(":", "."), getattr(config, "layer", None)
     if layer is None:
         return name
@@ -215,8 +215,8 @@ class Analysis(ABC):
         self.config = config
 
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """Raises `LacksCapability` if the task, or the model that `predictor` makes, lacks what the analysis needs: a
-        suite asks before training, with weights that have no memory."""
+        """Raises `LacksCapability` if the task, or the model that `predictor` makes, lacks what the analysis needs:
+        suites check before training, with weights on the device `meta`."""
         return
 
     @abstractmethod

@@ -39,7 +39,7 @@ class Request:
     completion and is not part of it."""
     rows: Sequence[int] | None = None
     """A number for each prompt that selects its random draws; None: 0 .. B - 1. A prompt with the same number draws the
-    same whatever else is in the batch."""
+    same, whatever else is in the batch."""
     offset: int = 0
     """Tokens of the sequences before the prompts, which the predictor has read already. Draws depend on the position in
     the whole sequence, so a completion in two requests is the one that a single request gives."""

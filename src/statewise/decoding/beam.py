@@ -114,9 +114,7 @@ class Beam(Search):
     """
 
     Config = BeamConfig
-
-    def __init__(self, config: BeamConfig) -> None:
-        self.config = config
+    config: BeamConfig
 
     @torch.no_grad()
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:

@@ -89,10 +89,8 @@ class GoalSearch(Search):
     """
 
     Config = GoalSearchConfig
+    config: GoalSearchConfig
     only_speed = ("batch",)
-
-    def __init__(self, config: GoalSearchConfig) -> None:
-        self.config = config
 
     def check_backwards(self, prompted: bool) -> None:
         """Refuses options for another ranking than by the prompt or, without a prompt, by the first tokens."""

@@ -69,14 +69,14 @@ class NoiseAhead:
 
 @lru_cache(maxsize=64)
 def _row_keys(seeds: tuple[int, ...], rows: bytes) -> np.ndarray:
-    """(B,): what seeds and rows say, of rows in 8 bytes each. The same at every position."""
+    """(B,): the keys of seeds and rows, given as 8 bytes each, which are the same at every position."""
     key = _mixed(np.array([one % 2**64 for one in seeds], np.uint64))
     return _mixed(key ^ _mixed(np.frombuffer(rows, np.uint64)))
 
 
 @lru_cache(maxsize=4)
 def _steps(vocabulary: int) -> np.ndarray:
-    """(V,): what `_mixed` adds to the counters of a row, its own step included."""
+    """(V,): the terms that `_mixed` adds to the counters of a row, including its own step."""
     return np.arange(2, vocabulary + 2, dtype=np.uint64) * _GOLDEN
 
 

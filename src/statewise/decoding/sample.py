@@ -30,7 +30,7 @@ class StepByStep(Decoder):
     """Whether choices depend on `noise`."""
 
     def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
-        """(B, V): what choices depend on besides the logits, if `draws`. `rows` (B,): the rows' numbers; `positions`
+        """(B, V): the noise on which choices depend, if `draws`. `rows` (B,): the rows' numbers; `positions`
         (B,): the numbers of tokens before the chosen ones, in the whole sequence."""
         raise NotImplementedError
 
@@ -92,9 +92,6 @@ class Greedy(StepByStep):
     """The most likely token at every step."""
 
     Config = GreedyConfig
-
-    def __init__(self, config: GreedyConfig) -> None:
-        self.config = config
 
     @override
     def choose(self, logits: Tensor, noise: np.ndarray | None) -> Tensor:

@@ -114,7 +114,7 @@ class SuiteReport:
     about: str
     runs: list[SuiteRun]
     shown: Mapping[str, str]
-    """Metrics shown beside the headline, each with what it is in words; those may be empty."""
+    """Metrics shown beside the headline, each with a description, which may be empty."""
 
     @property
     def found(self) -> dict[str, str]:

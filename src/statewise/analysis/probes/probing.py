@@ -85,7 +85,7 @@ class LabelledStates:
     labels: np.ndarray
     """(m, P) the label that each probe is to predict, or `UNDEFINED`."""
     x: np.ndarray
-    """(m, P) the x value to which the answer counts."""
+    """(m, P) the x value of each answer."""
 
     def __getitem__(self, chosen: np.ndarray) -> LabelledStates:
         """The `chosen` states, (m,) bool."""
@@ -97,7 +97,7 @@ class ProbeLabels:
     """The labels for training and testing probes, for all models and layers."""
 
     x: np.ndarray
-    """(n, P) the x value to which each answer counts."""
+    """(n, P) the x value of each answer."""
     known: np.ndarray
     """(m, P) training labels, those for validation included."""
     expected: np.ndarray
@@ -338,7 +338,7 @@ class ProbeResult:
     """The answers of G groups of P probes, with their labels."""
 
     x: np.ndarray
-    """(n, P) the x value to which each answer counts."""
+    """(n, P) the x value of each answer."""
     known: np.ndarray
     """(m, P) training labels."""
     expected: np.ndarray

@@ -40,8 +40,8 @@ class Knowledge(ABC):
     measure: str
     """Name of the measure that `quality` returns."""
     colours: np.ndarray | None = None
-    """(n, T) of the states of `examples`, those of `pictures`, empty where a state is unknown; None: no picture has
-    colours."""
+    """(n, T) colours of the states of `examples`, as in `pictures`, empty where a state is unknown; None: no picture
+    has colours."""
 
     @abstractmethod
     def states(self, examples: Examples) -> np.ndarray:
@@ -52,7 +52,7 @@ class Knowledge(ABC):
         """How good readings (m, C) of true states (m, C) are; 1 is perfect."""
 
     def places(self, states: np.ndarray) -> list[list[tuple[float, float]]] | None:
-        """Where states (m, C) are on each plane of `pictures`, (m) lists; None if there is no plane."""
+        """Places of states (m, C) on each plane of `pictures`, (m) lists; None if there is no plane."""
         return None
 
     def pictures(self) -> list[dict[str, Any]]:

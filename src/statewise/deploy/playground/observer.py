@@ -268,7 +268,7 @@ class Observer:
 
     @property
     def sequences(self) -> str:
-        """Equal for models that read the same sequences: a digest of their task's kind and symbols."""
+        """Digest of the task's kind and symbols, which is equal for models that read the same sequences."""
         return hashlib.sha256(repr((type(self.task).__qualname__, self.task.vocab.symbols)).encode()).hexdigest()[:12]
 
     def example(self, row: int) -> dict[str, Any]:
