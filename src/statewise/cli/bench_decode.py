@@ -20,7 +20,7 @@ def run(words: list[str]) -> int:
         "compared with it.\n\n"
         "  statewise bench-decode runs/sps-1 --batch 16 --prefill 1024 --decode 3072\n\n"
         "With --draft: the trained model on held-out prompts with --decoder speculative, by draft length, and\n"
-        "the share of drafted tokens accepted at each place, of those before which all were accepted.\n\n"
+        "the share of drafted tokens accepted at each place where all before them were accepted.\n\n"
         "  statewise bench-decode runs/nl-1 --draft 0-8,auto",
     )
     parser.add_argument("run", metavar="RUN", help="run directory")

@@ -18,8 +18,8 @@ def in_modules(package: str) -> Callable[[str], Command]:
 
     def command(name: str) -> Command:
         module = "listing" if name == "list" else name.replace("-", "_")
-        found: Command = importlib.import_module(f"{package}.{module}").run
-        return found
+        run: Command = importlib.import_module(f"{package}.{module}").run
+        return run
 
     return command
 

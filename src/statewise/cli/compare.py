@@ -30,7 +30,7 @@ def run(words: list[str]) -> int:
         "runs",
         metavar="RUN",
         nargs="+",
-        help="run directories, or directories of several seeds, of which those without an evaluation are left out",
+        help="run directories, or directories of several seeds; seeds without an evaluation are left out",
     )
     parser.add_argument("--out", metavar="DIR", help="report folder; without it no file is written")
     parser.add_overwrite("replace the report in --out")

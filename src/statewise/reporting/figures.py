@@ -121,7 +121,7 @@ class Curve:
     """`series`: one of an ordered family, coloured by rank; `control`: a reference for the others; `raw`: data that the
     line of the same label and group smooths or averages; `background`: grey, not in the legend."""
     group: str = field(default="", metadata=_OF_COMPARISONS)
-    """Group of a comparison: curves of one group share a colour, those of one label a line style."""
+    """Group of a comparison: curves of one group share a colour, curves of one label a line style."""
     band: list[tuple[float, float]] | None = field(default=None, metadata=_OF_COMPARISONS)
     """The smallest and largest value at each point of a mean; None: not a mean of several curves."""
     run: str = field(default="", metadata=_OF_COMPARISONS)

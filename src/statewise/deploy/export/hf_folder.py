@@ -344,7 +344,7 @@ def _tensors(objective: Objective) -> dict[str, Tensor]:
 
 
 def _resize(tensors: dict[str, Tensor], prefix: str, backbone: HuggingFace) -> None:
-    """Makes the rows of the embedding, and of the head, if it has a matrix of its own, those of the vocabulary."""
+    """Gives the embedding, and the head if it has a matrix of its own, one row for each symbol of the vocabulary."""
     table, count = backbone.unwrapped.get_input_embeddings(), backbone.vocabulary
     (name,) = [name for name, each in backbone.named_parameters() if each is table.weight]
     more = tensors.pop(f"{prefix}tokens.extra", table.weight.detach()[:0])

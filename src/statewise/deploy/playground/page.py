@@ -105,8 +105,8 @@ def same_task(models: Sequence[Served]) -> None:
 
 
 def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
-    """Descriptions of the models, and traces of `num` held-out prompts drawn with `seed`, of those that all models can
-    read: JSON values for `page`. Raises `ValueError` if they can read none."""
+    """Descriptions of the models, and traces of `num` held-out prompts, drawn with `seed` from those that all models
+    can read: JSON values for `page`. Raises `ValueError` if they can read none."""
     with torch.inference_mode():
         observers = [Observer(served) for served in models]
         first, context = observers[0], min(served.context for served in models)

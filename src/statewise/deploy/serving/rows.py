@@ -244,7 +244,7 @@ class Row:
             self._close("length")
 
     def _look(self, before: int) -> None:
-        """Looks for stop strings in the text, of which `before` characters were searched."""
+        """Looks for stop strings in the text, whose first `before` characters were searched already."""
         text, stops = self.transcript.text, self.decoding.stops
         self.text = text
         place = stops.find(text, self._begin, before)
