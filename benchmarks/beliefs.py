@@ -17,8 +17,7 @@ from torch.optim import AdamW
 from statewise.analysis import make_analysis
 from statewise.config.recipes import recipe_text
 from statewise.data_types import Batch
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
 from statewise.tasks.hmm.beliefs import levels

@@ -17,7 +17,7 @@ from statewise.config.recipes import recipe_text
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
-from statewise.model.loading import new_model
+from statewise.model.model import new_model
 from statewise.model.recipes import read_recipe
 from statewise.training import machine
 

@@ -18,7 +18,7 @@ import torch
 from timing import Benchmark, parser
 
 import statewise
-from statewise.model.loading import new_model
+from statewise.model.model import new_model
 from statewise.model.recipes import read_recipe
 
 SIZES = {False: {"width": 768, "layers": 14, "heads": 12}, True: {"width": 64, "layers": 2, "heads": 2}}

@@ -28,8 +28,7 @@ from statewise.data_types import Completion
 from statewise.decoding import make_search
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import GoalScorer, Predictor, require
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.training import machine
 

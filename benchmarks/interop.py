@@ -23,8 +23,7 @@ from torch import Tensor
 
 import statewise
 from statewise.data_types import Batch
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 
 LAYER_LEARNED = {"norm": "layer", "positions": "learned"}

@@ -29,9 +29,8 @@ from torch import Tensor
 
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
 from statewise.deploy.serving.batch import ContinuousBatch
-from statewise.deploy.serving.rows import DecodingOptions, Row
+from statewise.deploy.serving.rows import DecodingOptions, Row, Stops
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.text import Stops
 
 CLOSE = 1e-3
 """An error of logits for which it is counted how many choices it could change."""

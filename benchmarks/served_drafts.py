@@ -22,10 +22,9 @@ from timing import Benchmark, parser
 from statewise.data_types import Examples
 from statewise.deploy.serving.batch import BatchCounts, ContinuousBatch
 from statewise.deploy.serving.choosing import Drafting, Length
-from statewise.deploy.serving.rows import DecodingOptions, Row
+from statewise.deploy.serving.rows import DecodingOptions, Row, Stops
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.text import Stops
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.training import machine
 
 LENGTHS: tuple[Length, ...] = (0, 2, 4, "auto")

@@ -38,13 +38,11 @@ from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig
 from statewise.deploy.serving.app import create_app
 from statewise.deploy.serving.engine import Engine
 from statewise.deploy.serving.metrics import Metrics
-from statewise.deploy.serving.rows import DecodingOptions, Ticket
+from statewise.deploy.serving.rows import DecodingOptions, Stops, Ticket
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.server import Server, listen
 from statewise.deploy.serving.settings import ServerSettings
-from statewise.deploy.serving.text import Stops
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.training import machine
 

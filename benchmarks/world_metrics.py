@@ -21,8 +21,7 @@ from statewise.config.recipe import Recipe
 from statewise.config.recipes import recipe_text
 from statewise.decoding import make_decoder
 from statewise.evaluation.evaluate import evaluate
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
 

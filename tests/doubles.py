@@ -30,8 +30,7 @@ from statewise.data_types import Batch, Examples, Hidden
 from statewise.decoding import make_decoder
 from statewise.decoding.predictor import GoalScorer, Predictor, SuffixEncoder
 from statewise.evaluation.evaluate import complete
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective

@@ -20,8 +20,7 @@ from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.served import Served
 from statewise.deploy.serving.server import Server, listen
 from statewise.deploy.serving.settings import ServerSettings
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from doubles import spread_weights
 
-from statewise.model.loading import new_model
-from statewise.model.model import Model
+from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 
 HMM = {"name": "hmm", "process": "mess3", "length": 8, "held_out_sequences": 64}

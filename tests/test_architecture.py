@@ -248,7 +248,7 @@ def test_models_load_no_compiler_before_it_is_needed():
     code = """
 import sys
 from statewise.model.recipes import read_recipe
-from statewise.model.loading import new_model
+from statewise.model.model import new_model
 from statewise.objectives import OBJECTIVES
 from statewise.config.recipes import recipe_text
 [OBJECTIVES[name] for name in OBJECTIVES]

@@ -23,7 +23,7 @@ from statewise.config.recipe import parse
 from statewise.evaluation.judging.judgements import read_pairs
 from statewise.experiments.launch import train
 from statewise.model.building import TABLES
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.run import Run

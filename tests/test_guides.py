@@ -21,7 +21,7 @@ from doubles import small_stories
 from pages import Shown, blocks, commands, example, guides, page, run_code
 
 from statewise.cli import main
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.run import Run
 from statewise.tasks import TASKS
 

@@ -76,8 +76,8 @@ def __dir__() -> list[str]:
 
 
 def load(folder: str | Path, checkpoint: str | int = "best", device: str = "auto") -> Model:
-    """The model of a run directory; see `statewise.model.loading.load_model`."""
-    from statewise.model.loading import load_model
+    """The model of a run directory; see `statewise.model.model.load_model`."""
+    from statewise.model.model import load_model
 
     return load_model(folder, str(checkpoint), device)
 
@@ -91,7 +91,7 @@ def build(recipe: str | Path, *flags: str, **fields: Any) -> Model:
     """
     from statewise.config.recipe import as_flags
     from statewise.config.recipes import recipe_given
-    from statewise.model.loading import new_model
+    from statewise.model.model import new_model
     from statewise.model.recipes import read_recipe
 
     text, source = recipe_given(recipe)

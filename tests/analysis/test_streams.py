@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from two_stream_paper import from_the_paper
 
 from statewise.analysis import make_analysis
-from statewise.analysis.positions import documents, positions, smoothed
+from statewise.analysis.streams import documents, positions, smoothed
 from statewise.backbones.nn.layers import TokenEmbedding
 from statewise.backbones.nn.masks import Reach, stream_mask
 from statewise.data_types import Batch, Examples

@@ -8,9 +8,8 @@ import torch
 from doubles import FixedTask, MarkovPredictor, WorldPredictor, random_examples, subject
 
 from statewise.analysis import make_analysis
-from statewise.analysis.world_models.continuations import by_length, draw, probabilities
 from statewise.analysis.world_models.map import MapReconstruction, MapSettings, findings
-from statewise.analysis.world_models.trials import floor_notes
+from statewise.analysis.world_models.trials import by_length, draw, floor_notes, probabilities
 from statewise.cli import main
 from statewise.data_types import Examples
 from statewise.tasks import TASKS

@@ -13,7 +13,7 @@ from statewise.data_types import Batch
 from statewise.decoding import make_decoder
 from statewise.decoding.continuing import continue_generation, read_state, write_state
 from statewise.decoding.predictor import Carrier, require
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.run import Run
 
 SMALL = "--backbone.layers 2 --backbone.width 16 --backbone.heads 2 --trainer.batch_size 8 --trainer.precision fp32"

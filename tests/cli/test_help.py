@@ -16,13 +16,7 @@ BELOW = {"data": data, "strips": strips, "rides": None}
 ASKED = [
     [],
     *([name] for name in COMMANDS),
-    *(
-        [name, below.name]
-        for name, package in BELOW.items()
-        if package
-        for below in pkgutil.iter_modules(package.__path__)
-        if below.name != "sources"
-    ),
+    *([name, below] for name, module in BELOW.items() if module for below in module.COMMANDS),
     *(["rides", below] for below in ("check", "map")),
     *(["analyze", "RUN", name] for name in ANALYSES),
     *(["train", name] for name in recipe_names()),

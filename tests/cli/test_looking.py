@@ -13,7 +13,7 @@ from statewise.analysis.base import Analysis, Findings
 from statewise.cli import main
 from statewise.config.recipes import recipe_text
 from statewise.decoding.predictor import Fetcher, require
-from statewise.model.loading import load_model, new_model
+from statewise.model.model import load_model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives.predictors import CausalPredictor
 from statewise.run import Run

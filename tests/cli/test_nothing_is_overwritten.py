@@ -11,7 +11,7 @@ from disk import tree
 from doubles import SMALL_RUN
 
 from statewise.cli import main
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.run import FILES, Run
 from statewise.runtime import durable
 from statewise.runtime.overwriting import strangers

@@ -10,7 +10,7 @@ from command_line import called, refused, two_steps
 from doubles import small_corpus
 
 from statewise.cli import main
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from statewise.cli import lm_eval, main
 from statewise.deploy.export import folder_files
 from statewise.experiments import seeds
 from statewise.experiments.jobs import RunsOutcome
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.runtime import durable, overwriting
 from statewise.strips import domain, learn, traces
 

@@ -14,7 +14,7 @@ from statewise.analysis import ANALYSES
 from statewise.backbones import BACKBONES
 from statewise.cli import main
 from statewise.decoding import DECODERS, make_decoder
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.next_token import NextToken

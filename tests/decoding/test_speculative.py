@@ -20,13 +20,11 @@ from scipy.stats import chisquare
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.continuing import Continued
-from statewise.decoding.draft_length import LENGTHS, MeasuredLength
-from statewise.decoding.drafts import FrequentTokens, PromptLookup
+from statewise.decoding.drafts import LENGTHS, FrequentTokens, MeasuredLength, PromptLookup
 from statewise.decoding.predictor import Drafter
 from statewise.decoding.reverse import Reverse
-from statewise.decoding.speculative import SpeculativeConfig
-from statewise.decoding.two_pass import TwoPass
-from statewise.model.parts import explaining_missing_capability
+from statewise.decoding.speculative import SpeculativeConfig, TwoPass
+from statewise.model.recipes import explaining_missing_capability
 
 END = 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7, 2, 5, 1]]

@@ -13,7 +13,7 @@ from doubles import MarkovPredictor, small_stories
 
 from statewise.cli import main
 from statewise.evaluation.infilling import Filled, referee
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.run import Run, report_of
 
 TINY = [

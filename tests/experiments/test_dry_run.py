@@ -150,7 +150,7 @@ def whole():
 
 def test_a_plan_is_of_the_steps_that_training_takes(whole):
     recipe, plan = whole
-    from statewise.model.loading import new_model
+    from statewise.model.model import new_model
     from statewise.tasks.batches import Stream
 
     model = new_model(recipe)

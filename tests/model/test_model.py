@@ -10,7 +10,7 @@ import statewise
 from statewise.analysis import make_analysis
 from statewise.config.recipes import recipe_text
 from statewise.decoding import make_decoder, make_search
-from statewise.model.loading import new_model
+from statewise.model.model import new_model
 from statewise.model.recipes import read_recipe
 from statewise.tasks.base import running_text
 

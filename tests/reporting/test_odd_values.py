@@ -120,7 +120,7 @@ def test_runs_of_no_tokens_have_no_share_of_them(tmp_path):
     found = compare([by_loss(tmp_path / "a", 1), by_loss(tmp_path / "b", 1, "next_latent")])
     header, rows = found.matches_table()
     assert [row[header.index("of its tokens")] for row in rows] == ["-", "-"]
-    assert "Losses are those of evaluations during training, hence" in found.matches_notes()[0]
+    assert "Losses are those of evaluations during training, not" in found.matches_notes()[0]
 
 
 def test_notes_speak_of_the_headline(tmp_path):

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scipy import stats
 
-from statewise.reporting.compare import compare
+from statewise.reporting.compare import compare, setting_words
 from statewise.reporting.comparison import letter_of
+from statewise.reporting.drawings import star_graph_svg
 from statewise.reporting.figures import MOST_GROUPS, MOST_LINES, Curve, Look, Panel, small_multiples
 from statewise.reporting.panels import training_panels
 from statewise.reporting.plots import draw_panels, interactive
 from statewise.reporting.report import _agreed, write_report
-from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
 from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, number, text_table, with_texts
-from statewise.reporting.words import setting_words
 from statewise.run import Run
 
 
@@ -397,7 +396,7 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
         assert "next-latent is better than next-token" in text
         assert "next-token equals, within 0.1, next-latent" in text
         assert "within 0.1, teacherless" not in text  # one seed
-        assert "Only one seed, hence no interval and no test: teacherless." in text
+        assert "Only one seed, so no interval and no test: teacherless." in text
     assert json.loads(found.as_json())["claims"][1]["p_value"] is None
     page = write_report(found, tmp_path / "report")[-1].read_text()
     assert "next-latent is better than next-token" in page
@@ -515,18 +514,18 @@ def test_graphs_show_right_and_wrong_steps():
         "truth": [0, 1, 2],
         "predicted": [0, 3, 2],
     }
-    svg = draw(graph)
+    svg = star_graph_svg(graph)
     assert svg.count("<circle") == 5
     assert len(re.findall(r"<(?:line|path)[^>]*#c8442f", svg)) == 2  # both steps are wrong,
     assert svg.count("stroke-dasharray") == 1  # and one of them is no edge
     assert len(re.findall(r"<circle[^>]*stroke=[^>]*#c8442f", svg)) == 1  # the last node is where it should be
-    assert draw({**graph, "predicted": [0, 1, 2]}).count("#c8442f") == 0
-    assert draw({**graph, "predicted": []}).count("<circle") == 5
+    assert star_graph_svg({**graph, "predicted": [0, 1, 2]}).count("#c8442f") == 0
+    assert star_graph_svg({**graph, "predicted": []}).count("<circle") == 5
 
 
 def test_steps_that_are_no_edges_are_arcs_beside_the_arm_and_repeats_loops():
     graph = {"edges": [[0, 1], [1, 2], [0, 3], [3, 4]], "start": 0, "goal": 2, "truth": [0, 1, 2]}
-    svg = draw({**graph, "predicted": [0, 2, 2]})
+    svg = star_graph_svg({**graph, "predicted": [0, 2, 2]})
     (arc, loop) = re.findall(r'<path d="([^"]*)"', svg)
     x1, y1, cx, cy, x2, y2 = (float(number) for number in re.findall(r"-?[\d.]+", arc))
     x, y, _ = next(node for node in nodes(svg) if node[2] == "1")
@@ -535,8 +534,8 @@ def test_steps_that_are_no_edges_are_arcs_beside_the_arm_and_repeats_loops():
     radius = float(re.search(r'<circle[^>]* r="([\d.]+)"', svg)[1])
     assert math.dist(middle, (x, y)) > radius + 3
     assert loop.count("a") == 2
-    assert len(set(re.findall(r'<path d="([^"]*)"', draw({**graph, "predicted": [0, 0, 0]})))) == 2
-    assert "<path" not in draw({**graph, "predicted": [0, 3, 4]})
+    assert len(set(re.findall(r'<path d="([^"]*)"', star_graph_svg({**graph, "predicted": [0, 0, 0]})))) == 2
+    assert "<path" not in star_graph_svg({**graph, "predicted": [0, 3, 4]})
 
 
 def nodes(svg):

@@ -202,7 +202,7 @@ def test_generated_text_is_escaped_on_terminals_alone(on_screen, monkeypatch, tm
     (tmp_path / "data.txt").write_text("a b c\n" * 9 + "c b a\n")
     model = model_of({"name": "sequences", "path": str(tmp_path / "data.txt")})
     monkeypatch.setattr(model.task, "continuation", lambda before, tokens: ALL)
-    monkeypatch.setattr("statewise.model.loading.load_model", lambda *given: model)
+    monkeypatch.setattr("statewise.model.model.load_model", lambda *given: model)
     screen = on_screen() if terminal else None
     assert main(["generate", "run", "--prompt", "a"]) == 0
     if screen is None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from statewise.cli import main
 from statewise.data_types import Completion, Examples
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.run import Run
 from statewise.tasks.countdown import Countdown, CountdownConfig, draw, holds, pools
 

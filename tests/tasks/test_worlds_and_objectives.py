@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from statewise.config.recipes import recipe_text
-from statewise.model.loading import new_model
+from statewise.model.model import new_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.tasks.batches import Stream

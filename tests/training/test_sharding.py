@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from statewise.config.recipes import recipe_text
 from statewise.experiments.launch import Listener, resume, train
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.run import Run

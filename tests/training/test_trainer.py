@@ -28,7 +28,7 @@ from statewise.data_types import NotFinite
 from statewise.evaluation.evaluate import evaluate
 from statewise.experiments.launch import Listener, resume, train
 from statewise.experiments.progress import record_line, total_steps
-from statewise.model.loading import load_model, new_model
+from statewise.model.model import load_model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective

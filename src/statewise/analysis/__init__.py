@@ -34,7 +34,7 @@ ANALYSES: Table[Analysis] = Table(
             "whether a linear map finds the exact belief in the states (task hmm)",
         ),
         "compression": (
-            "statewise.analysis.world_models.compression:Compression",
+            "statewise.analysis.world_models.prefix_pairs:Compression",
             "whether prefixes that lead to the same state have the same continuations",
         ),
         "detours": (
@@ -42,11 +42,11 @@ ANALYSES: Table[Analysis] = Table(
             "whether sequences still reach their end if other tokens replace some of the model's",
         ),
         "distinction": (
-            "statewise.analysis.world_models.distinction:Distinction",
+            "statewise.analysis.world_models.prefix_pairs:Distinction",
             "whether prefixes that lead to different states have different continuations",
         ),
         "dynamics-accuracy": (
-            "statewise.analysis.beliefs.dynamics_accuracy:DynamicsAccuracy",
+            "statewise.analysis.dynamics:DynamicsAccuracy",
             "accuracy of answers from learned dynamics alone, by length, beside the backbone's (next_latent)",
         ),
         "effective-rank": (
@@ -66,7 +66,7 @@ ANALYSES: Table[Analysis] = Table(
             "which later tokens a probe decodes from the belief state",
         ),
         "gradient-ratio": (
-            "statewise.analysis.gradient_ratio:GradientRatio",
+            "statewise.analysis.streams:GradientRatio",
             "how much gradient of later losses each stream of a position receives",
         ),
         "inductive-bias": (
@@ -82,11 +82,11 @@ ANALYSES: Table[Analysis] = Table(
             "which tokens of the prompt a probe decodes from the state after it",
         ),
         "restricted-state": (
-            "statewise.analysis.restricted_state:RestrictedState",
+            "statewise.analysis.streams:RestrictedState",
             "how much the loss rises if attention is restricted to the last positions",
         ),
         "rollout-drift": (
-            "statewise.analysis.rollout_drift:RolloutDrift",
+            "statewise.analysis.dynamics:RolloutDrift",
             "how far learned dynamics stay with the true states, and how many of their drafts are accepted, by step",
         ),
         "slot-trace": (

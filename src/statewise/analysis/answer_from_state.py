@@ -106,10 +106,10 @@ class AnswerFromState(Analysis):
 
 def _stacked(rows: list[np.ndarray], width: int) -> np.ndarray:
     """(n, width): the rows, padded with -1."""
-    found = np.full((len(rows), width), -1, np.int64)
+    stacked = np.full((len(rows), width), -1, np.int64)
     for row, tokens in enumerate(rows):
-        found[row, : len(tokens)] = tokens
-    return found
+        stacked[row, : len(tokens)] = tokens
+    return stacked
 
 
 def _decoded(completions: list[Completion], counts: np.ndarray, width: int) -> np.ndarray:

@@ -134,6 +134,14 @@ def as_plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def finite_or_none(values: np.ndarray) -> list[Any]:
+    """An array as nested lists, with None in place of NaN and infinities, which JSON cannot hold."""
+    plain = values.astype(object)
+    plain[~np.isfinite(values)] = None
+    numbers: list[Any] = plain.tolist()
+    return numbers
+
+
 def no_names(batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
     """Raises `ValueError`."""
     raise ValueError("the activations of this model have no names")
@@ -188,8 +196,8 @@ class Subject:
 
 
 def report_name(analysis: str, config: Any) -> str:
-    """Name of the report of the analysis with this name and these options: it holds the layer, if there is one, with a
-    checksum where the name of a file cannot hold some of its characters."""
+    """The name of the report of an analysis. It contains the layer, if there is one, and a checksum if a file name
+    cannot contain some of its characters."""
     name, layer = analysis.replace(":", "."), getattr(config, "layer", None)
     if layer is None:
         return name
@@ -207,8 +215,8 @@ class Analysis(ABC):
         self.config = config
 
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        """Raises `LacksCapability` if the task, or the model that `predictor` makes, lacks what the analysis needs: a
-        suite asks before training, with weights that have no memory."""
+        """Raises `LacksCapability` if the task, or the model that `predictor` makes, lacks what the analysis needs:
+        suites check before training, with weights on the device `meta`."""
         return
 
     @abstractmethod

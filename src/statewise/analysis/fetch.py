@@ -59,17 +59,17 @@ class Fetch(Analysis):
         `fetch_head`, counted from 0, and `fetch_uniform`, that of uniform attention. The best head overall and in each
         layer, and the loss, by training step as curves; every head in the details."""
         examples = subject.task.held_out(self.config.sequences)
-        found: dict[int | None, Fetched] = {}
+        by_step: dict[int | None, Fetched] = {}
         notes = []
         others = None if subject.snapshot.step is None else self.config.checkpoints  # None: the model belongs to no run
         for snapshot in subject.each_step(others):
             if "prediction" in require(snapshot.predictor, Fetcher).streams:
-                found[snapshot.step] = fetched(snapshot.predictor, examples)
+                by_step[snapshot.step] = fetched(snapshot.predictor, examples)
             else:
                 notes.append(f"{snapshot.label} is left out: it has no prediction stream")
-        if subject.snapshot.step not in found:
+        if subject.snapshot.step not in by_step:
             raise ValueError("the chosen checkpoint has no prediction stream: its streams have not separated yet")
-        chosen = found[subject.snapshot.step]
+        chosen = by_step[subject.snapshot.step]
         layer, head = np.unravel_index(chosen.weights.argmax(), chosen.weights.shape)
         metrics = {
             "fetch": float(chosen.weights.max()),
@@ -78,8 +78,8 @@ class Fetch(Analysis):
             "fetch_uniform": chosen.uniform,
             "loss": chosen.loss,
         }
-        steps = sorted(step for step in found if step is not None)
-        in_order = [found[step] for step in steps] or [chosen]
+        steps = sorted(step for step in by_step if step is not None)
+        in_order = [by_step[step] for step in steps] or [chosen]
         x = [float(step) for step in steps] or [0.0]
         best = np.array([one.weights.max(axis=1) for one in in_order])  # [checkpoints, layers]
         curves = [
@@ -114,7 +114,7 @@ def fetched(predictor: Predictor, examples: Examples) -> Fetched:
     for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):
         batch = collate(part)
         predicts = batch.scored.numpy()[:, 1:]
-        own, keys = (found[:, :-1].cpu().double().numpy() for found in fetcher.fetches(batch))
+        own, keys = (of_batch[:, :-1].cpu().double().numpy() for of_batch in fetcher.fetches(batch))
         weights.append(own[predicts].sum(axis=0))
         uniform += float((1 / keys[predicts]).sum())
         nats += float(score_batch(predictor, batch, 1, batch.tokens.shape[1]).nats[predicts].sum())

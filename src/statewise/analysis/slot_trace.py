@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.base import Analysis, Findings, Subject, finite_or_none
 from statewise.decoding.predictor import Carrier, require
 from statewise.evaluation.scoring import score_batch
-from statewise.reporting.figures import Curve, Panel
+from statewise.reporting.figures import Curve, Panel, defined_curve
 from statewise.runtime.bounds import bounded
 from statewise.tasks.batches import blocks, collate, rows_at_once
 
@@ -80,8 +80,16 @@ class SlotTrace(Analysis):
         x, moved = np.arange(1.0, len(length) + 1).tolist(), np.arange(2.0, len(length) + 1).tolist()
         where = (scored_chunks + 1.0).tolist()
         panels = [
-            Panel("chunk", "norm of the slot", [_curve(slot, x, length) for slot in range(S)]),
-            Panel("chunk", "change, relative to the larger norm", [_curve(slot, moved, change) for slot in range(S)]),
+            Panel(
+                "chunk",
+                "norm of the slot",
+                [defined_curve(f"slot {slot + 1}", x, length[:, slot]) for slot in range(S)],
+            ),
+            Panel(
+                "chunk",
+                "change, relative to the larger norm",
+                [defined_curve(f"slot {slot + 1}", moved, change[:, slot]) for slot in range(S)],
+            ),
             Panel(
                 "chunk",
                 "loss (nats per token)",
@@ -89,18 +97,13 @@ class SlotTrace(Analysis):
             ),
         ]
         metrics = {"gain": float(fresh_mean - carried), "loss": float(carried), "fresh_loss": float(fresh_mean)}
-        details = {"length": _listed(length), "change": _listed(change), "tokens": count.tolist()}
+        details = {"length": finite_or_none(length), "change": finite_or_none(change), "tokens": count.tolist()}
         verdict = (
             f"After the first chunk the carried state {'lowers' if metrics['gain'] >= 0 else 'raises'} the loss by "
             f"{abs(metrics['gain']):.4f} nats per token: {carried:.4f}, against {fresh_mean:.4f} with a fresh "
             "state in every chunk."
         )
         return Findings({**metrics, "chunks": len(length)}, panels, details, main=["gain"], verdict=verdict)
-
-
-def _curve(slot: int, x: list[float], values: np.ndarray) -> Curve:
-    known = ~np.isnan(values[:, slot])
-    return Curve(f"slot {slot + 1}", np.array(x)[known].tolist(), values[known, slot].tolist())
 
 
 def _mean_over_rows(parts: list[np.ndarray]) -> np.ndarray:
@@ -110,12 +113,8 @@ def _mean_over_rows(parts: list[np.ndarray]) -> np.ndarray:
     values = np.concatenate(padded)
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
-        found: np.ndarray = np.where(known, values, 0).sum(0) / known.sum(0)
-    return found
-
-
-def _listed(values: np.ndarray) -> list[list[float | None]]:
-    return [[None if np.isnan(value) else float(value) for value in row] for row in values]
+        means: np.ndarray = np.where(known, values, 0).sum(0) / known.sum(0)
+    return means
 
 
 def _added(parts: list[np.ndarray]) -> np.ndarray:

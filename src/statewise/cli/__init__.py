@@ -1,4 +1,4 @@
-"""The command line: one file per command. Heavy imports happen inside the commands, so that help is fast."""
+"""The command line: a file per command or family of commands. Heavy imports happen inside, so that help is fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from statewise.cli.commands import dispatch
+from statewise.cli.commands import dispatch, in_modules
 from statewise.data_types import NotFinite
 from statewise.runtime import launchers as processes
 from statewise.runtime.messages import escaped, in_words, say
@@ -96,7 +96,7 @@ def _run(words: list[str]) -> int:
         return 0
     import statewise.run  # noqa: F401 -- from then on no command replaces a file of a run by its name
 
-    return dispatch(words, COMMANDS, __name__, lambda: OPTIONS)
+    return dispatch(words, COMMANDS, "statewise", in_modules(__name__), lambda: OPTIONS)
 
 
 def _fail(code: int, error: BaseException, debug: bool) -> int:

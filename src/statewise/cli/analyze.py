@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
 
     from statewise.analysis.base import claimed_report
     from statewise.cli.findings import if_writable, show_findings
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     model = load_model(options.run, options.checkpoint, options.device)
     assert model.run is not None

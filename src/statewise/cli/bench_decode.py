@@ -20,7 +20,7 @@ def run(words: list[str]) -> int:
         "compared with it.\n\n"
         "  statewise bench-decode runs/sps-1 --batch 16 --prefill 1024 --decode 3072\n\n"
         "With --draft: the trained model on held-out prompts with --decoder speculative, by draft length, and\n"
-        "the share of drafted tokens accepted at each place, of those before which all were accepted.\n\n"
+        "the share of drafted tokens accepted at each place where all before them were accepted.\n\n"
         "  statewise bench-decode runs/nl-1 --draft 0-8,auto",
     )
     parser.add_argument("run", metavar="RUN", help="run directory")
@@ -56,7 +56,7 @@ def run(words: list[str]) -> int:
     from statewise.experiments.decode_speed import speeds_of_run
     from statewise.reporting.tables import text_table
 
-    found = speeds_of_run(
+    speeds = speeds_of_run(
         options.run,
         batch=options.batch or 16,
         prefill=options.prefill,
@@ -65,10 +65,12 @@ def run(words: list[str]) -> int:
         device=options.device,
     )
     if options.json:
-        say(printable(dataclasses.asdict(found)))
+        say(printable(dataclasses.asdict(speeds)))
         return 0
-    say(f"{options.run}: {found.batch} rows, prompts of {found.prefill} tokens, {found.decode} more, {found.device}")
-    models: dict[str, Any] = found.models
+    say(
+        f"{options.run}: {speeds.batch} rows, prompts of {speeds.prefill} tokens, {speeds.decode} more, {speeds.device}"
+    )
+    models: dict[str, Any] = speeds.models
     known = all(one["megabytes"] is not None for one in models.values())
     rows = [
         [
@@ -92,7 +94,7 @@ def run(words: list[str]) -> int:
 def _drafts(options: argparse.Namespace) -> int:
     """Prints the speed by draft length."""
     from statewise.experiments.draft_speed import draft_lengths, draft_speeds, two_pass_speeds
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     lengths, batch = draft_lengths(options.draft), options.batch or 1
     names = ("drafter", "temperature", "draft_vocabulary")

@@ -37,9 +37,9 @@ def add_options(parser: Parser) -> None:
 
 def set_in(options: argparse.Namespace) -> list[str]:
     """The options of this module that the user has set."""
-    found = ["--on slurm"] if options.on == "slurm" else []
-    found += [f"--slurm.{name}" for name in OPTIONS if getattr(options, f"slurm.{name}") is not None]
-    return found + [f"--{name}" for name in ("wait", "detach") if getattr(options, name)]
+    names = ["--on slurm"] if options.on == "slurm" else []
+    names += [f"--slurm.{name}" for name in OPTIONS if getattr(options, f"slurm.{name}") is not None]
+    return names + [f"--{name}" for name in ("wait", "detach") if getattr(options, name)]
 
 
 def read(options: argparse.Namespace) -> SlurmOptions | None:
@@ -54,5 +54,5 @@ def read(options: argparse.Namespace) -> SlurmOptions | None:
     if options.jobs != 1:
         raise ValueError("--jobs is for --on local; with --on slurm, --slurm.array limits the jobs that run at once")
     check_submission()
-    found = {name: value for name in OPTIONS if (value := getattr(options, f"slurm.{name}")) is not None}
-    return SlurmOptions(**found, detach=options.detach)
+    fields = {name: value for name in OPTIONS if (value := getattr(options, f"slurm.{name}")) is not None}
+    return SlurmOptions(**fields, detach=options.detach)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 
+from statewise.cli.commands import terminal_width
 from statewise.runtime.arguments import Parser, above
 from statewise.runtime.messages import say
 
@@ -30,7 +30,7 @@ def run(words: list[str]) -> int:
         "runs",
         metavar="RUN",
         nargs="+",
-        help="run directories, or directories of several seeds, of which those without an evaluation are left out",
+        help="run directories, or directories of several seeds; seeds without an evaluation are left out",
     )
     parser.add_argument("--out", metavar="DIR", help="report folder; without it no file is written")
     parser.add_overwrite("replace the report in --out")
@@ -66,7 +66,7 @@ def run(words: list[str]) -> int:
         relative=options.relative,
         overwrite=options.overwrite,
     )
-    say(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
+    say(comparison.as_json() if options.json else comparison.as_text(terminal_width()))
     if not options.json:
         for path in comparison.files:
             say(f"wrote {path}")

@@ -42,7 +42,7 @@ def run(words: list[str]) -> int:
     out = Path(options.out)
 
     from statewise.deploy.export import sps_checkpoint as conversion
-    from statewise.model.loading import keep_model, new_model
+    from statewise.model.model import keep_model, new_model
     from statewise.model.recipes import read_recipe
     from statewise.tasks.corpus.folder import Corpus
 

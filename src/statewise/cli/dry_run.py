@@ -68,14 +68,14 @@ def as_json(plan: Plan) -> str:
 
 def memory(plan: Plan) -> Rows:
     """Rows with the memory of the weights, and with what was measured."""
-    found = {name: size for name, size in plan.bytes.items() if size is not None}
+    known = {name: size for name, size in plan.bytes.items() if size is not None}
     shown = [
         (f"activations of {plan.part:,} sequences" if name == "activations" else name, gibibytes(size))
-        for name, size in found.items()
+        for name, size in known.items()
     ]
     if plan.measured is None:
         return [*shown, ("optimiser, activations", NOT_KNOWN)]
-    return [*shown, ("total", gibibytes(sum(found.values())))]
+    return [*shown, ("total", gibibytes(sum(known.values())))]
 
 
 def times(plan: Plan) -> Rows:
@@ -98,18 +98,18 @@ def how_measured(plan: Plan) -> list[str]:
         return ["Time and memory are not known: even a few layers of this model do not fit."]
     few = "" if plan.measured.sequences == plan.part else f"{plan.measured.sequences:,} of "
     one = f"{few}the {plan.part:,} sequences that a device works on at a time"
-    found = [f"Time, optimiser and activations: from real training steps on {one}."]
+    sentences = [f"Time, optimiser and activations: from real training steps on {one}."]
     if plan.by_layers:
-        found = [
+        sentences = [
             "The model does not fit.",
             f"Time, optimiser and activations: from real training steps of the model with 2 and 3 of its {plan.layers} "
             f"layers on {one}; each further layer is counted like the third.",
         ]
     if plan.to_compile:
-        found.append(
-            "These steps were not compiled; those of training will be, by trainer.compile, and take another time."
+        sentences.append(
+            "These steps were not compiled; those of training will be, by trainer.compile, and take a different time."
         )
-    return [*found, "Evaluations, checkpoints and passing memory such as logits come on top."]
+    return [*sentences, "Evaluations, checkpoints and temporary memory, such as logits, come on top."]
 
 
 def scientific(value: float | None) -> str:

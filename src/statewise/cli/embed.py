@@ -59,24 +59,24 @@ def run(words: list[str]) -> int:
     from statewise.analysis.beliefs.beliefs import claimed_vectors
 
     with claimed_vectors(out, options.positions == "all", options.overwrite):
-        from statewise.model.loading import load_model
+        from statewise.model.model import load_model
 
         model = load_model(options.run, options.checkpoint, options.device)
         assert model.checkpoint is not None
         with shown_progress():
-            found = model.embed(
+            vectors = model.embed(
                 options.file, prompts=options.prompts, positions=options.positions, of=options.of, layer=options.layer
             )
-        written = found.save(out, overwrite=options.overwrite)
+        written = vectors.save(out, overwrite=options.overwrite)
     say(
-        f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
-        f"{'' if found.vectors.ndim == 2 else f'{len(found.layers)} layers, '}"
-        f"{found.vectors.shape[-2]:,} vectors of {found.vectors.shape[-1]}"
+        f"{options.run}, step {model.checkpoint.step}, {len(vectors.offsets) - 1:,} sequences, "
+        f"{'' if vectors.vectors.ndim == 2 else f'{len(vectors.layers)} layers, '}"
+        f"{vectors.vectors.shape[-2]:,} vectors of {vectors.vectors.shape[-1]}"
     )
-    if found.left_out:
-        count = len(found.left_out)
-        say(f"left out: {count:,} of {len(found.sequences) + count:,} sequences of {options.file}")
-        for one in found.left_out[:SHOWN]:
+    if vectors.left_out:
+        count = len(vectors.left_out)
+        say(f"left out: {count:,} of {len(vectors.sequences) + count:,} sequences of {options.file}")
+        for one in vectors.left_out[:SHOWN]:
             say(f"  line {one.line}: {one.why}")
         if count > SHOWN:
             say(f"  and {count - SHOWN:,} more, see {written[-1]}")

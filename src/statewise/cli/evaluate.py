@@ -30,8 +30,8 @@ DESCRIPTION = """Scores a run on the held-out data of its task, or on a file in 
 
 Writes a report into the run's folder reports: evaluation.json of all held-out examples of the best checkpoint, which
 `statewise compare` reads; any other evaluation under a name of its own, such as evaluation-first-50.json with --num 50.
-Of those `compare --metrics all` reads the ones of --data and of other held-out sets, if they are of all examples, the
-best checkpoint and greedy decoding.
+`compare --metrics all` also reads those of --data and of other held-out sets, if they cover all examples with the best
+checkpoint and greedy decoding.
 
 --losses OUT.jsonl also writes the nats of every token, a JSON line for each sequence: {"sequence": 0, "nats": 1.7,
 "scored": 2, "tokens": ["a", "b", "c"], "nats_by_token": [null, 0.5, 1.2]}, with null where a token is not scored."""
@@ -54,7 +54,7 @@ def run(words: list[str]) -> int:
 
 def _evaluate(request: EvaluationRequest, losses_file: Path | None) -> int:
     """Evaluates, prints, and writes the report and the losses."""
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     options = request.options
     model = load_model(options.run, options.checkpoint, options.device)
@@ -69,7 +69,7 @@ def _evaluate(request: EvaluationRequest, losses_file: Path | None) -> int:
     with shown_progress():
         evaluations = request.evaluate(model, keep_losses if losses_file else None)
     if request.decoding and not next(iter(evaluations.values())).samples:
-        say("no example has a prompt: the decoder has no part in these figures", file=sys.stderr)
+        say("no example has a prompt: the decoder does not affect these figures", file=sys.stderr)
     for note in model.task.notes:
         if not request.data or note not in notes_of_run:  # notes on the run's own data do not concern a file
             say(note, file=sys.stderr)

@@ -32,13 +32,13 @@ def run(words: list[str]) -> int:
     Run.open(Path(options.run))
 
     from statewise.deploy.export.export import claimed, export
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     with claimed(out, options.to, options.overwrite):
         model = load_model(options.run, options.checkpoint, "cpu")
         command = shlex.join(["statewise", "export", *words])
-        found = export(model, out, options.to, overwrite=options.overwrite, command=command)
-    say(f"wrote {options.out}: {found.architecture}, {found.parameters:,} parameters, {found.bytes / 1e6:,.1f} MB")
-    for note in found.notes:
+        result = export(model, out, options.to, overwrite=options.overwrite, command=command)
+    say(f"wrote {options.out}: {result.architecture}, {result.parameters:,} parameters, {result.bytes / 1e6:,.1f} MB")
+    for note in result.notes:
         say(f"note: {note}")
     return 0

@@ -54,7 +54,7 @@ def run(words: list[str]) -> int:
     options, fields = parser.split(words)
 
     from statewise.experiments.fills import Filling
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     filling = Filling(
         options.decoder,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.cli.commands import listed
+from statewise.cli.commands import listed, terminal_width
 from statewise.cli.counter import shown_progress
 from statewise.config.field_help import declared_fields
 from statewise.decoding import DECODERS
@@ -93,9 +92,9 @@ def run(words: list[str]) -> int:
     if options.free_length and options.goal is None:
         raise ValueError("--free-length needs --goal: without a goal, completions have no fixed length anyway")
     if options.reverse and carried:
-        raise ValueError("--reverse does not support a carried state: omit either")
+        raise ValueError("--reverse does not support a carried state: omit one of them")
     if options.candidates is not None and carried:
-        raise ValueError("--candidates needs several sequences and a carried state is of one: omit either")
+        raise ValueError("--candidates needs several sequences, and a carried state is of one: omit one of them")
 
     if options.overwrite and options.save_state is None:
         raise ValueError("--overwrite needs --save-state, the file that it may replace")
@@ -103,7 +102,7 @@ def run(words: list[str]) -> int:
         check_file(Path(options.save_state), options.overwrite, "--save-state")  # before the model is loaded
 
     from statewise.decoding import as_search, make_decoder
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     # Wrong options fail before the model is loaded.
     decoder = make_decoder(options.decoder, **fields)
@@ -111,13 +110,13 @@ def run(words: list[str]) -> int:
     model = load_model(options.run, options.checkpoint, options.device)
     if search is not None:
         with shown_progress():
-            found = model.search(options.prompt, search, options.goal, options.limit, **how)
-        say(ranked(found[: options.candidates], model.task, options.prompt, options.json))
+            candidates = model.search(options.prompt, search, options.goal, options.limit, **how)
+        say(ranked(candidates[: options.candidates], model.task, options.prompt, options.json))
         return 0
     before: str | list[int] = options.prompt
     if carried:
         if options.goal is not None:
-            raise ValueError("a goal and a carried state do not go together: omit either")
+            raise ValueError("a goal cannot be combined with a carried state: omit one of them")
         from statewise.decoding.continuing import continue_generation, read_state
 
         if options.state is not None and not options.prompt:  # read now, since --save-state may replace the file
@@ -147,20 +146,20 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def ranked(found: list[Completion], task: Task, prompt: str, as_json: bool) -> str:
+def ranked(candidates: list[Completion], task: Task, prompt: str, as_json: bool) -> str:
     """Candidates for the continuation of a prompt, best first, as a table or a JSON list."""
     from statewise.reporting.tables import number, with_texts
 
-    texts = [task.continuation(prompt, completion.tokens) for completion in found]
+    texts = [task.continuation(prompt, completion.tokens) for completion in candidates]
     if as_json:
         objects = [
             {"completion": text, "score": completion.score, "log_probability": completion.log_probability}
-            for text, completion in zip(texts, found)
+            for text, completion in zip(texts, candidates)
         ]
         return printable(objects)
     rows = [
         [number(completion.score), number(completion.log_probability), escaped(text)]
-        for text, completion in zip(texts, found)
+        for text, completion in zip(texts, candidates)
     ]
-    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
+    width = terminal_width() if sys.stdout.isatty() else None
     return with_texts(["score", "log-probability", "completion"], rows, width)

@@ -20,7 +20,7 @@ def run(words: list[str]) -> int:
     """Prints every table."""
     Parser(
         "list",
-        "Names all tasks, objectives, backbones, decoders, analyses and recipes, those of installed packages too.\n"
+        "Names all tasks, objectives, backbones, decoders, analyses and recipes, also of installed packages.\n"
         "A class of your own can be given as module:Class wherever a name is expected.",
     ).parse_args(words)
     sections: dict[str, dict[str, str]] = {}

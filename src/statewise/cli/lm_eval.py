@@ -67,15 +67,15 @@ def _report(options: argparse.Namespace) -> tuple[dict[str, Any], str, Path | No
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
     benchmarks = harness.find(names, folder)
 
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
     from statewise.tasks.base import running_text
 
     model = load_model(options.run, options.checkpoint, options.device)
     with model.asking() as predictor, shown_progress():
-        found = harness.run(predictor, running_text(model.task), benchmarks, limit=options.limit, batch=options.batch)
+        results = harness.run(predictor, running_text(model.task), benchmarks, limit=options.limit, batch=options.batch)
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.limit is None else [f"first-{options.limit}"]
-    content, written = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), found)
+    content, written = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), results)
     return content, json.dumps(content, indent=2), written
 
 
@@ -90,7 +90,7 @@ def warnings(counts: Mapping[str, int]) -> list[str]:
     requests, completions = counts["requests"], counts["generations"]
     limits = {
         "cut": f"of {requests:,} likelihoods have a context that was cut at its beginning to fit the model's",
-        "in_pieces": f"of {requests:,} likelihoods are of a text longer than the model's context, read in pieces",
+        "in_pieces": f"of {requests:,} likelihoods concern a text longer than the context, read in pieces",
         "without_context": f"of {requests:,} likelihoods have no context: their first token is predicted from an "
         "end-of-text token, for which the model was not trained",
         "cut_prompts": f"of {completions:,} completions have a prompt that was cut at its beginning",

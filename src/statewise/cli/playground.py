@@ -45,7 +45,7 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
     path = None if options.export is None else Path(options.export)
 
-    from statewise.deploy.playground.recording import claimed, export, same_task
+    from statewise.deploy.playground.page import claimed, export, same_task
 
     if path is not None:
         with claimed(path, options.overwrite):

@@ -105,12 +105,12 @@ def _map(options: argparse.Namespace, settings: MapSettings) -> int:
 
     task, rides, _ = _read(options)
     origin = Origin("map", f"{options.file or 'drawn rides'} on {options.map}", {"settings": vars(settings)})
-    found = replace(findings(task, rides, settings), origin=origin)
-    written = found.save(options.out, overwrite=options.overwrite)
+    drawn_map = replace(findings(task, rides, settings), origin=origin)
+    written = drawn_map.save(options.out, overwrite=options.overwrite)
     if options.json:
-        say(printable(found.report()))
+        say(printable(drawn_map.report()))
     else:
-        show_findings(found, written)
+        show_findings(drawn_map, written)
     return 0
 
 

@@ -37,7 +37,7 @@ def run(words: list[str]) -> int:
     questions = read_questions(path, options.num)  # errors come before the model is loaded
 
     from statewise.evaluation.zero_shot.questions import answer
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
     from statewise.reporting.tables import metrics_table
     from statewise.run import report_of
     from statewise.tasks.base import running_text

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Served]:
     """The models of runs by name."""
     from statewise.deploy.serving.served import Served
-    from statewise.model.loading import load_model
+    from statewise.model.model import load_model
 
     return [Served(name, load_model(run, checkpoint, device)) for name, run in named.items()]
 

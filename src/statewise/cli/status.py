@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 
+from statewise.cli.commands import terminal_width
 from statewise.experiments.progress import duration
 from statewise.experiments.status import statuses, summary, time_left
 from statewise.reporting.tables import fitted_tables
@@ -37,7 +37,7 @@ def run(words: list[str]) -> int:
         ]
         for one in runs
     ]
-    width = shutil.get_terminal_size((100, 24)).columns
+    width = terminal_width()
     say(fitted_tables(["run", "state", "step", "time left", "note"], rows, width))
     say(summary(runs))
     return 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
 from statewise.cli import cluster_options
+from statewise.cli.commands import terminal_width
 from statewise.config.suites import suite_names
 from statewise.experiments import suite
 from statewise.experiments.jobs import threads_of_jobs
@@ -74,7 +74,7 @@ def _show(outcome: suite.SuiteOutcome) -> None:
     """Prints the table of the chosen runs, and the files of the report."""
     from statewise.reporting.tables import fitted_notes, fitted_tables
 
-    width = shutil.get_terminal_size((100, 24)).columns
+    width = terminal_width()
     say(fitted_tables(*outcome.chosen.table(), width, keys=3))
     say(fitted_notes(outcome.chosen.notes(), width))
     for path in outcome.files:

@@ -44,7 +44,7 @@ def make_decoder(name: str, **fields: Any) -> Decoder:
 
 
 def make_search(name: str, **fields: Any) -> Search:
-    """As `make_decoder`, for a decoder that ranks candidates. Raises `ValueError` for one that does not."""
+    """The search of a name, as `make_decoder` makes decoders. Raises `ValueError` for a decoder that ranks nothing."""
     return as_search(make_decoder(name, **fields), name)
 
 

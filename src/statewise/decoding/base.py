@@ -39,7 +39,7 @@ class Request:
     completion and is not part of it."""
     rows: Sequence[int] | None = None
     """A number for each prompt that selects its random draws; None: 0 .. B - 1. A prompt with the same number draws the
-    same whatever else is in the batch."""
+    same, whatever else is in the batch."""
     offset: int = 0
     """Tokens of the sequences before the prompts, which the predictor has read already. Draws depend on the position in
     the whole sequence, so a completion in two requests is the one that a single request gives."""
@@ -111,7 +111,7 @@ class Step(NamedTuple):
     """(B, m) int64 new tokens of each row in order, including `Request.closing`, padded with -1."""
     log_probabilities: np.ndarray
     """(B, m) their log-probabilities (natural log) under the model; 0 on padding. A search knows only their sum, which
-    stands in the first place, also if the completion is empty."""
+    is in the first place, even if the completion is empty."""
     drafted: np.ndarray
     """(B,) the number of them that were drafted and accepted."""
     offered: np.ndarray | None = None

@@ -69,14 +69,14 @@ def _continued(
     warmup: int,
 ) -> tuple[Completion, dict[str, Tensor]]:
     """The completion, and the state after it."""
-    asked = require(predictor, Carrier).under("carried", warmup)
+    carrying = require(predictor, Carrier).under("carried", warmup)
     tokens = task.encode(prompt)
     if state is None:
-        continued = Continued(asked, None)
+        continued = Continued(carrying, None)
     else:
         kept = read_state(Path(state), fingerprint)
         try:
-            continued = Continued(asked, kept)
+            continued = Continued(carrying, kept)
         except ValueError as error:
             raise ValueError(f"{state}: {error}") from None
         if task.end is not None and int(kept["pending"][-1]) == task.end:

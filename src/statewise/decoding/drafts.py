@@ -1,9 +1,14 @@
-"""Where a speculative decoder's drafts come from: the model's own guesses, or what was read before."""
+"""What a speculative decoder drafts: from guesses of the model itself or from what was read before, and how many tokens
+in each cycle.
+"""
 
 from __future__ import annotations
 
+import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import exp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +20,8 @@ from statewise.decoding.predictor import Drafter
 from statewise.runtime.devices import in_float64
 
 Choose = Callable[[Tensor, int, Tensor | None], Tensor]
-"""From the logits (B, V) of a drafted place and its number, from 0, to tokens (B,), as the decoder would choose them at
-that place. With tokens (K,) as the third, the logits are (B, K), of these tokens."""
+"""`choose(logits, place, among)`: the tokens (B,) that the decoder would choose at a drafted place, from its logits (B,
+V) and its number, counted from 0. With tokens `among` (K,) the logits are those of these tokens, (B, K)."""
 
 MEMORY = 500.0
 """Cycles after which the probabilities of `FrequentTokens` count 1 / e."""
@@ -97,11 +102,11 @@ class ModelDrafts(DraftSource):
 
 
 def _probability(token: Tensor, logits: Tensor, among: Tensor | None) -> np.ndarray:
-    """(B,): the probability of `token` (B,), drafted from `logits` (B, V), or (B, K) if these are of `among` (K,)."""
+    """(B,): the probability of `token` (B,), drafted from `logits` (B, V), or (B, K) for the tokens `among` (K,)."""
     chosen = token.to(logits.device)
     column = chosen if among is None else (chosen[:, None] == among.to(logits.device)).int().argmax(1)
-    found: np.ndarray = logits.softmax(-1).gather(1, column[:, None])[:, 0].cpu().double().numpy()
-    return found
+    probabilities: np.ndarray = logits.softmax(-1).gather(1, column[:, None])[:, 0].cpu().double().numpy()
+    return probabilities
 
 
 class FrequentTokens:
@@ -121,8 +126,8 @@ class FrequentTokens:
         each `RENEWAL`."""
         if log_probabilities.shape[-1] <= self.size:
             return
-        found = in_float64(log_probabilities).exp().sum(0)
-        self._total = found if self._total is None else found.add_(self._total, alpha=float(np.exp(-1 / MEMORY)))
+        total = in_float64(log_probabilities).exp().sum(0)
+        self._total = total if self._total is None else total.add_(self._total, alpha=float(np.exp(-1 / MEMORY)))
         self._recorded += 1
         if self._recorded == self._due:
             self._due += min(self._recorded, RENEWAL)
@@ -130,8 +135,8 @@ class FrequentTokens:
 
 
 class PromptLookup(DraftSource):
-    """What followed the last time that a row's last tokens occurred in it (Saxena 2023): the latest occurrence of the
-    longest run, of at most `longest` tokens, that occurred before."""
+    """Drafts what followed a row's last tokens when they occurred before (Saxena 2023): at the latest occurrence of the
+    longest run of last tokens, at most `longest`, that the row already had."""
 
     def __init__(self, rows: int, longest: int) -> None:
         self.longest = longest
@@ -149,14 +154,16 @@ class PromptLookup(DraftSource):
 
     @override
     def draft(self, cursor: Any, rows: list[int], pending: Tensor, most: list[int], choose: Choose) -> Draft:
-        found = [self.continuation(row, count) for row, count in zip(rows, most)]
-        counts = [len(tokens) for tokens in found]
+        continuations = [self.continuation(row, count) for row, count in zip(rows, most)]
+        counts = [len(tokens) for tokens in continuations]
         longest = max(counts)
-        read = [[last, *tokens, *[0] * (longest - len(tokens))] for last, tokens in zip(pending.tolist(), found)]
+        read = [
+            [last, *tokens, *[0] * (longest - len(tokens))] for last, tokens in zip(pending.tolist(), continuations)
+        ]
         return Draft(torch.tensor(read), counts)
 
     def continuation(self, row: int, count: int) -> list[int]:
-        """At most `count` tokens that may follow a row; a repetition goes on beyond the row's end."""
+        """At most `count` tokens that may follow a row; a repetition continues beyond the row's end."""
         read, after = self.read[row], self._after[row]
         for length in range(min(self.longest, len(read)), 0, -1):
             place = after.get(tuple(read[-length:]))
@@ -164,3 +171,128 @@ class PromptLookup(DraftSource):
                 period = len(read) - place
                 return [read[place + step % period] for step in range(count)]
         return []
+
+
+LENGTHS = (0, 1, 3, 7, 15)
+"""The draft lengths that `MeasuredLength` compares. A pass of one token more than these fills the rows of matrix
+products."""
+TRIALS = 3
+"""Cycles of the lengths that are tried first."""
+STRETCH = 8
+"""Cycles of the fastest length before lengths are compared again."""
+PAUSES = (64, 128)
+"""Cycles before the first trial of another length, and between later ones."""
+MEASUREMENT_MEMORY = 200.0
+"""Cycles after which an observed acceptance counts 1 / e."""
+EXPECTED, DOUBT = 0.8, 3.0
+"""The share of accepted tokens that is expected before any are observed, and how many observations that counts for."""
+
+
+class DraftLength(ABC):
+    """Chooses the draft length of each cycle."""
+
+    @abstractmethod
+    def next(self) -> int:
+        """The most tokens to draft in the next cycle."""
+
+    def record(  # noqa: B027 -- a fixed length needs none
+        self, length: int, most: Sequence[int], accepted: Sequence[int], seconds: float
+    ) -> None:
+        """Records a cycle: the `length` that was drafted, how much of it the limit of each of the B rows allowed, the
+        tokens accepted in each row, and the time that it took."""
+
+
+class FixedLength(DraftLength):
+    """Always the same length."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    @override
+    def next(self) -> int:
+        return self.length
+
+
+class MeasuredLength(DraftLength):
+    """The length of `LENGTHS` with the most tokens per second, by the shares accepted at each place and the median time
+    of a cycle. The first cycles try 0 and 3, and any other length is tried when it promises more than all that are
+    known: times of untried lengths are interpolated linearly from those of the nearest tried ones. Later cycles try a
+    neighbour of the best length now and then, since text and batch change."""
+
+    def __init__(self, longest: int) -> None:
+        """`longest`: the longest draft allowed."""
+        self.lengths = [length for length in LENGTHS if length <= longest]
+        self.seconds: dict[int, deque[float]] = {length: deque(maxlen=9) for length in self.lengths}
+        self.offered, self.accepted = [0.0] * LENGTHS[-1], [0.0] * LENGTHS[-1]
+        self._first = self.lengths if len(self.lengths) < 3 else [self.lengths[0], self.lengths[2]]
+        self._best, self._stretch = 0, 0  # for how many cycles it stays the best without a comparison
+        self._trials, self._pause = 0, PAUSES[0]
+
+    @override
+    def next(self) -> int:
+        for length in self._first:
+            if len(self.seconds[length]) < TRIALS:
+                return length
+        self._pause -= 1
+        if self._pause <= 0:
+            self._trials += 1
+            self._pause = PAUSES[min(self._trials, len(PAUSES) - 1)]
+            return self._neighbour(self._trials)
+        self._stretch -= 1
+        if self._stretch < 0:
+            self._best = max(self.lengths, key=self.rate)
+            tried = len(self.seconds[self._best]) >= TRIALS
+            self._stretch = STRETCH - 1 if tried else 0
+        return self._best
+
+    def _neighbour(self, number: int) -> int:
+        if self._best == 0:
+            return self._first[-1]
+        place = self.lengths.index(self._best)
+        near = [self.lengths[other] for other in (place + 1, place - 1) if other < len(self.lengths)]
+        return near[number % len(near)]
+
+    def record(self, length: int, most: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
+        """See `DraftLength.record`. Short answers allow no whole drafts, so the time of cut ones counts, too, unless
+        nothing of a draft was allowed."""
+        longest = max(most, default=0)
+        if length and not longest:
+            return
+        self.seconds[length].append(seconds)
+        if not longest:
+            return
+        keep = exp(-1 / MEASUREMENT_MEMORY)
+        for place in range(longest):
+            self.offered[place] *= keep
+            self.accepted[place] *= keep
+        for allowed, kept in zip(most, accepted):
+            for place in range(min(kept, allowed)):
+                self.offered[place] += 1
+                self.accepted[place] += 1
+            if kept < allowed:  # a place counts only where all before it were accepted
+                self.offered[kept] += 1
+
+    def tokens(self, length: int) -> float:
+        """Expected tokens of a cycle and row. The share accepted at a place is expected to be that of the place before
+        it until there are observations."""
+        share, chain, total = EXPECTED, 1.0, 1.0
+        for offered, accepted in zip(self.offered[:length], self.accepted):
+            share = (accepted + DOUBT * share) / (offered + DOUBT)
+            chain *= share
+            total += chain
+        return total
+
+    def time(self, length: int) -> float:
+        """Seconds of a cycle: the median, or of an untried length an estimate. At least one must have been tried."""
+        if self.seconds[length]:
+            return statistics.median(self.seconds[length])
+        tried = [other for other in self.lengths if self.seconds[other]]
+        if len(tried) == 1:
+            return self.time(tried[0])
+        low = max(0, min(sum(other < length for other in tried), len(tried) - 1) - 1)
+        (first, last), (begin, end) = tried[low : low + 2], map(self.time, tried[low : low + 2])
+        return max(begin, begin + (end - begin) * (length - first) / (last - first))
+
+    def rate(self, length: int) -> float:
+        """Expected tokens per second and row."""
+        return self.tokens(length) / self.time(length)

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from statewise.data_types import Completion
 from statewise.decoding.base import Request, Search
-from statewise.decoding.beam import Beam, BeamConfig
-from statewise.decoding.continuations import Continuations, choices, highest
+from statewise.decoding.beam import Beam, BeamConfig, Continuations, choices, highest
 from statewise.decoding.predictor import GoalScorer, Predictor, require
 from statewise.runtime.bounds import bounded, unset
 from statewise.runtime.progress import announced
@@ -81,8 +80,8 @@ class RollOut:
 
 
 class GoalSearch(Search):
-    """Algorithm 1 of the Belief State Transformer paper, with equation 7 as the score if there is a goal and equation 8
-    if there is none. Needs a `GoalScorer`.
+    """Algorithm 1 of the Belief State Transformer paper, with equation 7 as the score if there is a goal, and
+    otherwise equation 8. Needs a `GoalScorer`.
 
     With a goal, candidates have exactly `limit` tokens, or end with the request's closing symbol, and `end` is never
     generated; without one, a rollout ends when it generates `end`. All candidates are distinct: a branch differs from
@@ -90,10 +89,8 @@ class GoalSearch(Search):
     """
 
     Config = GoalSearchConfig
+    config: GoalSearchConfig
     only_speed = ("batch",)
-
-    def __init__(self, config: GoalSearchConfig) -> None:
-        self.config = config
 
     def check_backwards(self, prompted: bool) -> None:
         """Refuses options for another ranking than by the prompt or, without a prompt, by the first tokens."""
@@ -126,14 +123,14 @@ class GoalSearch(Search):
             )
         if self.config.candidates_from == "beam":
             beam = Beam(BeamConfig(self.config.rollouts))
-            found = beam.search(predictor, request)
+            candidates = beam.search(predictor, request)
         else:
-            found = self._roll_outs(predictor, request)
+            candidates = self._roll_outs(predictor, request)
         if goal is not None:
-            scores = self._goal_scores(predictor, scorer, request, goal, found)
+            scores = self._goal_scores(predictor, scorer, request, goal, candidates)
         else:
-            scores = self._ending_scores(scorer, prompt, found)
-        return ranked(found, scores, self.config.tie)
+            scores = self._ending_scores(scorer, prompt, candidates)
+        return ranked(candidates, scores, self.config.tie)
 
     # Candidates
 
@@ -141,60 +138,60 @@ class GoalSearch(Search):
         """The candidates, in the order in which Algorithm 1 finds them.
 
         A rollout depends only on its start. So the best branches of the queue are run in advance, as a batch, and then
-        taken one by one in strict order, each adding its own branches before the next is taken. No more branches can be
-        taken than rollouts remain, so the queue is a sorted list of that length.
+        used one by one in strict order, each adding its own branches before the next is used. No more branches can be
+        used than rollouts remain, so the queue is a sorted list of that length.
         """
         count = self.config.rollouts
         (limit,) = request.limits(predictor.context).tolist()
         runner = Runner(Continuations(predictor, request), limit, request.stop, request.banned)
-        taken = runner.run([RollOut([], [], [])], count)
-        queue = branches(0, 0.0, taken[0])[: count - 1]
+        rollouts = runner.run([RollOut([], [], [])], count)
+        queue = branches(0, 0.0, rollouts[0])[: count - 1]
         ready: dict[Branch, RollOut] = {}
         while queue:
             branch = queue[0]
             if branch not in ready:
                 ahead = [other for other in queue if other not in ready][: self.config.batch]
-                starts = [taken[other.parent].branch(other) for other in ahead]
-                ready |= zip(ahead, runner.run(starts, count - len(taken)))
-            taken.append(ready.pop(branch))
-            more = branches(len(taken) - 1, branch.cost, taken[-1])
-            queue = sorted([*queue[1:], *more])[: count - len(taken)]
-        return [request.completion(one.tokens, math.fsum(one.log_probs)) for one in taken]
+                starts = [rollouts[other.parent].branch(other) for other in ahead]
+                ready |= zip(ahead, runner.run(starts, count - len(rollouts)))
+            rollouts.append(ready.pop(branch))
+            more = branches(len(rollouts) - 1, branch.cost, rollouts[-1])
+            queue = sorted([*queue[1:], *more])[: count - len(rollouts)]
+        return [request.completion(one.tokens, math.fsum(one.log_probs)) for one in rollouts]
 
     # Scores
 
     def _goal_scores(
-        self, predictor: Predictor, scorer: GoalScorer, request: Request, goal: np.ndarray, found: list[Completion]
+        self, predictor: Predictor, scorer: GoalScorer, request: Request, goal: np.ndarray, candidates: list[Completion]
     ) -> list[float]:
         """Equation 7 for each candidate. The product is over the goal's tokens only, so lengths do not matter."""
-        rows, scores = Continuations(predictor, request), [0.0] * len(found)
-        for _, places in sorted(by_length(found).items()):  # the empty one first, while the prompt's state is known
+        rows, scores = Continuations(predictor, request), [0.0] * len(candidates)
+        for _, places in sorted(by_length(candidates).items()):  # an empty one first, at the prompt's state
             for first in range(0, len(places), self.config.batch):
                 some = places[first : first + self.config.batch]
-                rows.follow(torch.from_numpy(np.stack([found[place].tokens for place in some])))
+                rows.follow(torch.from_numpy(np.stack([candidates[place].tokens for place in some])))
                 for place, score in zip(some, scorer.score_goal(rows.cursor, torch.from_numpy(goal)).tolist()):
                     scores[place] = score
         return scores
 
-    def _ending_scores(self, scorer: GoalScorer, prompt: np.ndarray, found: list[Completion]) -> list[float]:
+    def _ending_scores(self, scorer: GoalScorer, prompt: np.ndarray, candidates: list[Completion]) -> list[float]:
         """Equation 8 for each candidate, always over the same number of tokens, since a product over fewer would be
         greater: a completion with too few tokens is extended by the prompt's last ones, and if these are too few as
         well, each missing token counts as the mean of the others."""
         head: Literal["previous", "next"] = "next" if self.config.score == "next" else "previous"
-        count = min(self.config.scored_tokens, max(len(completion.tokens) for completion in found))
-        scores = [0.0] * len(found)
-        for length, places in by_length(found).items():
+        count = min(self.config.scored_tokens, max(len(completion.tokens) for completion in candidates))
+        scores = [0.0] * len(candidates)
+        for length, places in by_length(candidates).items():
             own = min(count, len(prompt) + length - 1)  # the very first token is not scored
             for first in range(0, len(places), self.config.batch):
                 some = places[first : first + self.config.batch]
-                sequences = np.stack([np.concatenate([prompt, found[place].tokens]) for place in some])
+                sequences = np.stack([np.concatenate([prompt, candidates[place].tokens]) for place in some])
                 totals = scorer.score_ending(torch.from_numpy(sequences), own, head)
                 for place, total in zip(some, totals.tolist()):
                     scores[place] = total * (count / own)
         return scores
 
 
-def ranked(found: Sequence[Completion], scores: Sequence[float], tie: float) -> list[Completion]:
+def ranked(candidates: Sequence[Completion], scores: Sequence[float], tie: float) -> list[Completion]:
     """The completions with their scores, best first.
 
     Scores at most `tie` nats below the best count as equal to it, then those at most `tie` below the best of the rest,
@@ -208,21 +205,21 @@ def ranked(found: Sequence[Completion], scores: Sequence[float], tie: float) -> 
         if scores[place] < scores[leader] - tie:
             leader = place
         leaders[place] = scores[leader]
-    order.sort(key=lambda place: (-leaders[place], -found[place].log_probability, place))
-    return [dataclasses.replace(found[place], score=scores[place]) for place in order]
+    order.sort(key=lambda place: (-leaders[place], -candidates[place].log_probability, place))
+    return [dataclasses.replace(candidates[place], score=scores[place]) for place in order]
 
 
-def by_length(found: Sequence[Completion]) -> dict[int, list[int]]:
+def by_length(completions: Sequence[Completion]) -> dict[int, list[int]]:
     """Indices of the completions of each length."""
     lengths: dict[int, list[int]] = {}
-    for place, completion in enumerate(found):
+    for place, completion in enumerate(completions):
         lengths.setdefault(len(completion.tokens), []).append(place)
     return lengths
 
 
-def branches(number: int, cost: float, found: RollOut) -> list[Branch]:
+def branches(number: int, cost: float, rollout: RollOut) -> list[Branch]:
     """The branches of rollout `number`, which has `cost` itself, in queue order."""
-    return [Branch(cost + below, number, step, token, below) for below, step, token in found.alternatives]
+    return [Branch(cost + below, number, step, token, below) for below, step, token in rollout.alternatives]
 
 
 @dataclass(frozen=True)
@@ -244,14 +241,15 @@ class Runner:
         return [start if is_whole else next(ran) for start, is_whole in zip(starts, whole)]
 
     def _run(self, starts: list[RollOut], count: int) -> list[RollOut]:
-        """In lockstep from the end of the shortest start; longer ones are forced to their own tokens until they end."""
+        """Runs all rows in lockstep from the end of the shortest start; longer starts are forced to their own tokens
+        until they end."""
         known = torch.tensor([len(start.tokens) for start in starts])
         shortest = int(known.min())
-        given = torch.zeros(len(starts), self.limit, dtype=torch.int64)
+        forced = torch.zeros(len(starts), self.limit, dtype=torch.int64)
         for row, start in enumerate(starts):
-            given[row, : len(start.tokens)] = torch.tensor(start.tokens, dtype=torch.int64)
-        logits = self.rows.follow(given[:, :shortest])
-        known, given = known.to(logits.device), given.to(logits.device)
+            forced[row, : len(start.tokens)] = torch.tensor(start.tokens, dtype=torch.int64)
+        logits = self.rows.follow(forced[:, :shortest])
+        known, forced = known.to(logits.device), forced.to(logits.device)
         ended = torch.zeros_like(known, dtype=torch.bool)
         steps: list[tuple[Tensor, Tensor, Tensor]] = []
         for step in announced(range(shortest, self.limit), "tokens", self.limit - shortest):
@@ -259,7 +257,7 @@ class Runner:
             best, greedy = log_probs.max(-1)
             free = (known <= step) & ~ended
             below = (log_probs - best[:, None]).scatter(1, greedy[:, None], -math.inf)
-            token = torch.where(known <= step, greedy, given[:, step])
+            token = torch.where(known <= step, greedy, forced[:, step])
             steps.append((token, best, below.masked_fill(~free[:, None], -math.inf)))
             if self.stop is not None:
                 ended |= token == self.stop
@@ -268,16 +266,16 @@ class Runner:
             if step + 1 < self.limit:
                 logits = self.rows.read(token)
         tokens, bests, belows = (torch.stack(column, 1) for column in zip(*steps))
-        V, found = belows.shape[2], []
+        V, rollouts = belows.shape[2], []
         for row, start in enumerate(starts):
             first = len(start.tokens) - shortest
             own = tokens[row, first:].tolist()
             length = own.index(self.stop) + 1 if self.stop in own else len(own)
-            found.append(
+            rollouts.append(
                 RollOut(
                     [*start.tokens, *own[:length]],
                     [*start.log_probs, *bests[row, first : first + length].tolist()],
                     [(-value, shortest + at // V, at % V) for value, at in highest(belows[row].flatten(), count)],
                 )
             )
-        return found
+        return rollouts

@@ -10,8 +10,8 @@ import numpy as np
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 AT_ONCE = 2**13
-"""Values that `NoiseAhead` computes in a call beyond those that are asked for, at most: 64 KiB, which stay in a cache
-of the processor."""
+"""Values that `NoiseAhead` computes in a call beyond the requested ones, at most: 64 KiB, which stay in a cache of the
+processor."""
 
 
 def gumbel(seed: int | Sequence[int], rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
@@ -33,7 +33,7 @@ def gumbel(seed: int | Sequence[int], rows: np.ndarray, positions: np.ndarray, v
 
 class NoiseAhead:
     """Noise of rows that are decoded together, at the positions that follow each other in each. A call costs as much as
-    several thousand values, so those of further positions are computed with those that are asked for."""
+    several thousand values, so those of further positions are computed in advance."""
 
     def __init__(self, make: Callable[[np.ndarray, np.ndarray, int], np.ndarray], vocabulary: int) -> None:
         """`make`: from B rows, positions and V to (B, V), as `gumbel` with a seed."""
@@ -44,7 +44,7 @@ class NoiseAhead:
 
     def at(self, rows: list[int], first: list[int], count: int, left: int) -> np.ndarray:
         """(B, count, V): the noise of `rows` at `count` positions, of row b from `first[b]` on. In all, no more than
-        `left` positions of a row will be asked for from there on."""
+        `left` positions of a row will be needed from there on."""
         known = self._known[:, :0]
         if rows == self._rows:
             passed = [now - before for now, before in zip(first, self._first)]
@@ -69,14 +69,14 @@ class NoiseAhead:
 
 @lru_cache(maxsize=64)
 def _row_keys(seeds: tuple[int, ...], rows: bytes) -> np.ndarray:
-    """(B,): what seeds and rows say, of rows in 8 bytes each. The same at every position."""
+    """(B,): the keys of seeds and rows, given as 8 bytes each, which are the same at every position."""
     key = _mixed(np.array([one % 2**64 for one in seeds], np.uint64))
     return _mixed(key ^ _mixed(np.frombuffer(rows, np.uint64)))
 
 
 @lru_cache(maxsize=4)
 def _steps(vocabulary: int) -> np.ndarray:
-    """(V,): what `_mixed` adds to the counters of a row, its own step included."""
+    """(V,): the terms that `_mixed` adds to the counters of a row, including its own step."""
     return np.arange(2, vocabulary + 2, dtype=np.uint64) * _GOLDEN
 
 

@@ -24,7 +24,7 @@ class Capability(ABC):
     """What some predictors can do and others cannot."""
 
     needed: ClassVar[str]
-    """The message where a predictor lacks it: what needs which kind of model."""
+    """The error message if a predictor lacks it: what needs which kind of model."""
 
 
 Kind = TypeVar("Kind", bound=Capability)
@@ -86,10 +86,10 @@ class Predictor(ABC):
 
 def require(predictor: Predictor, kind: type[Kind]) -> Kind:
     """`Predictor.capability`. Raises `LacksCapability`, a `ValueError`, if the model cannot do that."""
-    found = predictor.capability(kind)
-    if found is None:
+    able = predictor.capability(kind)
+    if able is None:
         raise LacksCapability(kind.needed, kind)
-    return found
+    return able
 
 
 class Drafter(Capability):
@@ -185,8 +185,7 @@ class StateLimiter(Capability):
 
     @abstractmethod
     def limited(self, places: int) -> Predictor:
-        """The same model, whose kept keys are read at their own place and at the `places` places after it, as in a
-        window."""
+        """This model with a window: kept keys are read at their own place and at the `places` places after it."""
 
 
 class Carrier(Capability):
@@ -204,7 +203,7 @@ class Carrier(Capability):
 
     @abstractmethod
     def under(self, protocol: StateProtocol, warmup: int) -> Predictor:
-        """The same model under another protocol, with `warmup` passes over each chunk before the one that counts."""
+        """This model under another protocol, with `warmup` passes over each chunk before the one that counts."""
 
     @abstractmethod
     def chunk_logits(self, tokens: Tensor) -> Iterator[Tensor]:
@@ -217,7 +216,7 @@ class Carrier(Capability):
 
     @abstractmethod
     def resume(self, kept: Mapping[str, Tensor]) -> Any:
-        """A cursor restored from a kept one. Raises `ValueError` if that belongs to a model of another shape."""
+        """A cursor restored from a kept one. Raises `ValueError` if it belongs to a model of another shape."""
 
 
 class GoalScorer(Capability):

@@ -65,7 +65,7 @@ class Reverse(Search):
             request.rows,
         )
         if isinstance(self.decoder, Search):
-            found = self.decoder.search(backwards, turned)
+            candidates = self.decoder.search(backwards, turned)
         else:
-            found = self.decoder.decode(backwards, turned)
-        return [replace(one, tokens=np.concatenate([one.tokens[::-1], kept])) for one in found]
+            candidates = self.decoder.decode(backwards, turned)
+        return [replace(one, tokens=np.concatenate([one.tokens[::-1], kept])) for one in candidates]

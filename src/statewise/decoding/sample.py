@@ -30,7 +30,7 @@ class StepByStep(Decoder):
     """Whether choices depend on `noise`."""
 
     def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
-        """(B, V): what choices depend on besides the logits, if `draws`. `rows` (B,): the rows' numbers; `positions`
+        """(B, V): the noise on which choices depend, if `draws`. `rows` (B,): the rows' numbers; `positions`
         (B,): the numbers of tokens before the chosen ones, in the whole sequence."""
         raise NotImplementedError
 
@@ -48,9 +48,9 @@ class StepByStep(Decoder):
         """See `Decoder.steps`. With a goal the predictor must be a `GoalScorer`. Rows that have ended leave the batch
         when they are half of it."""
         limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
-        given = torch.from_numpy(prompts)
+        tokens_read = torch.from_numpy(prompts)
         goal = None if request.goal is None else torch.from_numpy(request.goal)
-        cursor, logits = start_conditioned(predictor, given, goal, lengths, may_close=request.closing is not None)
+        cursor, logits = start_conditioned(predictor, tokens_read, goal, lengths, may_close=request.closing is not None)
         B, banned = len(prompts), request.banned
         rows = np.arange(B)  # in the batch
         live = np.ones(B, bool)  # which of `rows` have not ended
@@ -92,9 +92,6 @@ class Greedy(StepByStep):
     """The most likely token at every step."""
 
     Config = GreedyConfig
-
-    def __init__(self, config: GreedyConfig) -> None:
-        self.config = config
 
     @override
     def choose(self, logits: Tensor, noise: np.ndarray | None) -> Tensor:
@@ -148,11 +145,11 @@ class Sample(StepByStep):
     def choose(self, logits: Tensor, noise: np.ndarray | None) -> Tensor:
         """See `StepByStep.choose`. Draws on the host, so that a seed gives the same on every device."""
         assert noise is not None
-        given = logits.cpu()
-        if self.cuts or self.config.temperature != 1 or given.dtype != torch.float32:
-            given = self.cut(given.double())
+        on_host = logits.cpu()
+        if self.cuts or self.config.temperature != 1 or on_host.dtype != torch.float32:
+            on_host = self.cut(on_host.double())
         # NumPy: its operations on a few numbers cost less than PyTorch's. The sum is in float64.
-        return torch.from_numpy((given.numpy() + noise).argmax(-1))
+        return torch.from_numpy((on_host.numpy() + noise).argmax(-1))
 
     @override
     def close(self, logits: Tensor, noise: np.ndarray | None, tokens: Tensor, error: float) -> Tensor:

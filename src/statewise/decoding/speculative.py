@@ -1,9 +1,14 @@
 """Speculative decoding: several tokens are drafted at a low cost, and one pass of the model checks them all.
 
-The checks are exact (Leviathan et al. 2023; Chen et al. 2023), and coupled: the model's own choice at every place, by
+The checks are exact (Leviathan et al. 2023; Chen et al. 2023), and coupled: the choice of the model at every place, by
 the largest logit or by noise that depends on the place alone, is what plain decoding chooses there. Drafted tokens are
 accepted while they equal it, and the first that does not is replaced by it. So the completion is that of `greedy` or
 `sample` whatever was drafted; the drafts change only the number of passes.
+
+`TwoPass` is the convention of Teoh et al. 2026 for speed-ups with latent dynamics, for comparisons. Without a cache,
+the first pass over the whole text gives a token and the state from which others are drafted, and the second checks the
+drafts; both read everything again. A cycle makes the accepted tokens and two more, where `Speculative` makes one more
+in a single pass. The completions are the same.
 """
 
 from __future__ import annotations
@@ -18,9 +23,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.data_types import Batch
 from statewise.decoding.base import Decoder, Request, Step
-from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
-from statewise.decoding.drafts import Draft, DraftSource, FrequentTokens, ModelDrafts, PromptLookup
+from statewise.decoding.drafts import (
+    Draft,
+    DraftLength,
+    DraftSource,
+    FixedLength,
+    FrequentTokens,
+    MeasuredLength,
+    ModelDrafts,
+    PromptLookup,
+)
 from statewise.decoding.noise import NoiseAhead
 from statewise.decoding.predictor import Drafter, Predictor, require, start_conditioned
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
@@ -108,10 +122,10 @@ class Speculative(Decoder):
         logits, choices = first[:, None], Choices(self.plain, request, V)
         choices.begin(rows, lengths.tolist(), 0, max(left))
         counts: list[int] = []
-        asked, began = 0, 0.0
+        drafted_length, began = 0, 0.0
         while True:
-            found, gained = choices.check(logits, learn)
-            chosen = found.tolist()
+            picked, gained = choices.check(logits, learn)
+            chosen = picked.tolist()
             gains = [gain(*each, stop) for each in zip(chosen, drafted, left)]
             # A row's last token is read in the next cycle, also if it was drafted.
             back = [len(draft) + 1 - one.new for draft, one in zip(drafted, gains)]
@@ -119,8 +133,8 @@ class Speculative(Decoder):
                 predictor.rewind(cursor, back[0] if back.count(back[0]) == len(back) else np.array(back))
             predictor.release(cursor)
             if counts:
-                length.record(asked, counts, [one.accepted for one in gains], time.perf_counter() - began)
-            yield _step(B, rows, found, gained, gains, [len(draft) for draft in drafted])
+                length.record(drafted_length, counts, [one.accepted for one in gains], time.perf_counter() - began)
+            yield _step(B, rows, picked, gained, gains, [len(draft) for draft in drafted])
             last, left = [], [count - one.new for count, one in zip(left, gains)]
             for row, tokens, one in zip(rows, chosen, gains):
                 source.follow(row, tokens[: one.new])
@@ -131,8 +145,8 @@ class Speculative(Decoder):
                     return
                 predictor.reorder(cursor, torch.tensor(stay))
                 rows, left, last = ([each[place] for place in stay] for each in (rows, left, last))
-            began, asked = time.perf_counter(), length.next()
-            counts = [min(asked, count - 1) for count in left]
+            began, drafted_length = time.perf_counter(), length.next()
+            counts = [min(drafted_length, count - 1) for count in left]
             places = [most[row] - count for row, count in zip(rows, left)]
             choices.begin(rows, places, max(counts), max(left))
             draft = source.draft(cursor, rows, torch.from_numpy(np.array(last)), counts, choices.draft)
@@ -148,14 +162,14 @@ class Speculative(Decoder):
         return source
 
     def _tokens(self, predictor: Predictor) -> FrequentTokens | None:
-        """The tokens to draft from; further requests go on with what was observed."""
+        """The tokens to draft from; later requests continue with what was observed."""
         if self.config.draft_vocabulary is None:
             return None
         return self._frequent.setdefault(predictor, FrequentTokens(self.config.draft_vocabulary))
 
     def _length(self, predictor: Predictor, rows: int) -> DraftLength:
         length, most = self.config.draft, predictor.context - 1
-        if length == "auto":  # further requests go on with what was measured
+        if length == "auto":  # later requests continue with what was measured
             by_rows = self._measured.setdefault(predictor, {})
             return by_rows.setdefault(rows, MeasuredLength(most))
         if length > most:
@@ -167,7 +181,7 @@ class Speculative(Decoder):
 
 
 class Gain(NamedTuple):
-    """What a cycle gives to a row."""
+    """The tokens that a cycle adds to a row."""
 
     accepted: int
     """Drafted tokens that plain decoding chooses, too; the end token may be among them."""
@@ -197,7 +211,7 @@ class Choices:
     """What plain decoding chooses at the places of each cycle. Drafts and checks share the noise of a place."""
 
     def __init__(self, plain: StepByStep, request: Request, width: int) -> None:
-        """`width`: V."""
+        """`width`: the number V of logits."""
         self.plain, self.offset, self.banned = plain, request.offset, request.banned
         self._numbers = request.numbers.tolist()
         self._ahead = NoiseAhead(plain.noise, width) if plain.draws else None
@@ -217,8 +231,8 @@ class Choices:
         return logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
 
     def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
-        log-probabilities, (B, n). `learn` receives all log-probabilities (`DraftSource.learn`), -inf for a
+        """The tokens chosen at the first n places by the model's logits (B, n, V), (B, n), and their log-probabilities,
+        (B, n). `learn` receives all log-probabilities (`DraftSource.learn`), -inf for a
         token that must not be generated."""
         B, n, V = logits.shape
         flat = logits.reshape(B * n, V)
@@ -252,7 +266,7 @@ def _read(predictor: Predictor, cursor: Any, draft: Draft) -> Tensor:
 def _step(
     B: int, rows: list[int], chosen: np.ndarray, gained: np.ndarray, gains: list[Gain], offered: list[int]
 ) -> Step:
-    """What the `rows` (b,) of a batch of B gain of the tokens `chosen` (b, m), as a step."""
+    """The gains of the `rows` (b,) of a batch of B, from the tokens `chosen` (b, m), as a step."""
     new = [one.new for one in gains]
     n = max(new)
     some, scores = chosen[:, :n], gained[:, :n]
@@ -265,3 +279,54 @@ def _step(
     tokens, all_scores, all_counts = np.full((B, n), -1, np.int64), np.zeros((B, n)), np.zeros((2, B), np.int64)
     tokens[rows], all_scores[rows], all_counts[:, rows] = some, scores, counts
     return Step(tokens, all_scores, *all_counts)
+
+
+class TwoPass(Decoder):
+    """Drafts of the model itself, of fixed length, for one prompt at a time. With `draft` 0 it is plain decoding
+    without a cache, one pass per token."""
+
+    Config = SpeculativeConfig
+    config: SpeculativeConfig
+
+    def __init__(self, config: SpeculativeConfig) -> None:
+        super().__init__(config)
+        if config.draft == "auto" or config.drafter != "model":
+            raise ValueError("two passes per cycle need drafts of the model itself, of a fixed length")
+        unset(config, "confidence", "draft_vocabulary", reason="is not for two passes per cycle: omit it")
+        self.draft = int(config.draft)
+        self.plain = Speculative(config).plain
+
+    @torch.no_grad()
+    def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
+        """See `Decoder.steps`; the first pass and the second pass of a cycle are a step each. Raises `ValueError` also
+        for several prompts, or a goal."""
+        if len(request.prompts) != 1 or request.goal is not None:
+            raise ValueError("decoding without a cache takes one prompt and no goal")
+        limit = int(request.limits(predictor.context)[0])
+        read = np.asarray(request.prompts[0], np.int64)
+        source = ModelDrafts(require(predictor, Drafter)) if self.draft else None
+        choices, made = Choices(self.plain, request, predictor.vocabulary), 0
+        while True:
+            cursor, first = predictor.start(torch.from_numpy(read)[None])
+            choices.begin([0], [len(read)], 0, limit - made)
+            chosen, gained = choices.check(first[:, None])
+            made, read = made + 1, np.append(read, chosen[0])
+            yield _single_row_step(chosen, gained, 1, 0, 0)
+            if made == limit or chosen[0, 0] == request.stop:
+                return
+            most = min(self.draft, limit - made - 1)
+            if source is None or most < 1:
+                continue
+            choices.begin([0], [len(read)], most, limit - made)
+            (drafted,) = source.draft(cursor, [0], torch.from_numpy(chosen[:, 0]), [most], choices.draft).drafted()
+            logits = predictor.logits(Batch.plain(torch.from_numpy(np.append(read, drafted))[None]))[:, len(read) - 1 :]
+            chosen, gained = choices.check(logits)
+            gained_tokens = gain(chosen[0].tolist(), drafted, limit - made, request.stop)
+            made, read = made + gained_tokens.new, np.append(read, chosen[0, : gained_tokens.new])
+            yield _single_row_step(chosen, gained, gained_tokens.new, *gained_tokens.counts(len(drafted)))
+            if gained_tokens.ended:
+                return
+
+
+def _single_row_step(chosen: np.ndarray, gained: np.ndarray, new: int, accepted: int, offered: int) -> Step:
+    return Step(chosen[:, :new], gained[:, :new], np.array([accepted]), np.array([offered]))

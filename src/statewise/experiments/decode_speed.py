@@ -53,7 +53,7 @@ def decode_speed(
 
     from statewise.config.recipe import parse
     from statewise.model.building import make_objective, make_task
-    from statewise.model.parts import TABLES
+    from statewise.model.recipes import TABLES
     from statewise.training import machine
 
     if threads:
@@ -136,7 +136,7 @@ def speeds_of_run(
     """Measures `decode_speed` of a run `rounds` times. `prefill` is by default a quarter of the context, and `decode`
     the rest of it. Raises `ValueError` if the context does not hold both."""
     from statewise.backbones.capabilities import HasStandard
-    from statewise.model.loading import model_of_run
+    from statewise.model.model import model_of_run
     from statewise.run import Run
 
     opened = Run.open(Path(run))

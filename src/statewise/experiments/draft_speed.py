@@ -12,8 +12,7 @@ import numpy as np
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor
-from statewise.decoding.speculative import SpeculativeConfig
-from statewise.decoding.two_pass import TwoPass
+from statewise.decoding.speculative import SpeculativeConfig, TwoPass
 from statewise.model.model import Model
 from statewise.runtime.messages import short
 

@@ -11,7 +11,7 @@ import torch
 
 from statewise.backbones import BACKBONES
 from statewise.config.recipe import Recipe, parse
-from statewise.model.parts import TABLES, explaining_missing_capability
+from statewise.model.recipes import TABLES, explaining_missing_capability
 from statewise.objectives import OBJECTIVES
 from statewise.run import CONFIG
 from statewise.tasks import TASKS
@@ -39,7 +39,7 @@ def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:
 
 
 class Symbols(Protocol):
-    """What a model must know of a task."""
+    """The part of a task that a model must know."""
 
     @property
     def vocab(self) -> Sized:

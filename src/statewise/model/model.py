@@ -1,4 +1,4 @@
-"""A model with its task, trained or not, and what it can be asked."""
+"""A model with its task, trained or not, and what it can do; models made from recipes and loaded from runs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from statewise.decoding.carried_state import StateProtocol, state_reading
 from statewise.decoding.predictor import Carrier, Predictor, closing_symbol, require
 from statewise.decoding.reverse import Reverse
 from statewise.evaluation.evaluate import ALONE, Losses, Share, choose_examples, evaluate
-from statewise.model.building import inference
-from statewise.model.parts import explaining_missing_capability
+from statewise.model.building import inference, make_objective, make_task, parts_of_run
+from statewise.model.recipes import explaining_missing_capability
 from statewise.model.snapshots import snapshot, subject
 from statewise.objectives import activations
 from statewise.objectives.base import Objective
-from statewise.run import Checkpoint, Run
+from statewise.run import CONVERTED, Checkpoint, Run
 from statewise.runtime.messages import check_texts
 from statewise.tasks.base import Numbered, Task
 from statewise.tasks.batches import collate, rows_at_once
-from statewise.training.checkpoint import fingerprint
+from statewise.training.checkpoint import fingerprint, load_weights, save
+from statewise.training.machine import choose_device, describe
 
 PROMPTS = 64
 """Maximum number of prompts completed in one pass."""
@@ -69,7 +70,7 @@ class Model:
 
     @property
     def precision(self) -> str:
-        """The precision that the model was trained in, and computes in when it is asked."""
+        """The precision that the model was trained in, and in which `asking` computes."""
         return "fp32" if self.run is None else self.run.precision()
 
     @contextmanager
@@ -97,7 +98,7 @@ class Model:
             return predictor.states(batch if isinstance(batch, Batch) else self.batch(batch))
 
     def activations(self, batch: Batch | Sequence[str], names: Sequence[str]) -> dict[str, Tensor]:
-        """What the model's backbone computes on the way, by name: (B, T, ...) each, undefined on padding.
+        """Intermediate activations of the model's backbone by name: (B, T, ...) each, undefined on padding.
 
         In `names`, `*` stands for any text: `blocks.*.hook_resid_post` are all layers. docs/activations.md lists the
         names. Raises `ValueError` for unknown ones.
@@ -166,13 +167,14 @@ class Model:
     def _requests(
         self, predictor: Predictor, prompts: Sequence[str], goal: str | None, limit: int | None, free_length: bool
     ) -> Iterator[Request]:
-        """In order, each of as many prompts as fit one pass and have their goal at the same place, ahead or within."""
+        """Requests in the order of the prompts, each of as many prompts as fit one pass and have their goal at the same
+        place, ahead or within."""
         if free_length and goal is None:
             raise ValueError("free_length needs a goal: without one, completions have no fixed length anyway")
-        given = self.task.encode_later(goal or "")
-        if goal is not None and len(given) == 0:
+        goal_tokens = self.task.encode_later(goal or "")
+        if goal is not None and len(goal_tokens) == 0:
             raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
-        read = [self.task.with_goal(self.task.encode(prompt), given) for prompt in prompts]
+        read = [self.task.with_goal(self.task.encode(prompt), goal_tokens) for prompt in prompts]
         beginnings = goal is not None and not all(len(prompt) for prompt, _ in read)
         # Models do not learn to predict prompts, so a beginning that is one would be made up.
         if beginnings and self.task.held_out(1).prompt_lengths[0]:
@@ -200,9 +202,9 @@ class Model:
         """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format, or of another
         held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set.
 
-        `decoder`: of answers; a name means its default fields. `protocol`, and with `same-chunk` its `warmup` passes:
-        how a model that carries a state is asked; see `carried_state.protocol.ask`. `details`, `losses`, which is
-        given those of all tokens, and `share` of the examples: see `evaluation.evaluate`."""
+        `decoder` decodes the answers; a name means its default fields. `protocol`, and with `same-chunk` its `warmup`
+        passes: how a model that carries a state reads chunks; see `carried_state.StateReading`. `details`, `losses`,
+        which receives those of all tokens, and `share` of the examples: see `evaluation.evaluate`."""
         examples = choose_examples(self.task, num, None if data is None else Path(data), by)
         measure = self.objective.held_out_losses
         chosen = make_decoder(decoder) if isinstance(decoder, str) else decoder
@@ -214,8 +216,8 @@ class Model:
             )
 
     def analyze(self, analysis: str | Analysis, **fields: Any) -> Findings:
-        """What an analysis finds in this model: `analyze("effective-rank", positions=50)`. `fields` are those of the
-        named analysis, as of the command. `Findings.save` writes them as the command does. Raises `ValueError` for
+        """Runs an analysis of this model: `analyze("effective-rank", positions=50)`. `fields` are the options of the
+        named analysis, as in the command. `Findings.save` writes them as the command does. Raises `ValueError` for
         unknown names, fields and values, and if the analysis does not suit the model or its task."""
         name = analysis if isinstance(analysis, str) else ANALYSES.name_of(type(analysis))
         made = make_analysis(analysis, **fields) if isinstance(analysis, str) else _alone(analysis, fields)
@@ -225,7 +227,7 @@ class Model:
         return replace(findings, origin=self._origin(name, made.config))
 
     def _origin(self, analysis: str, config: Any) -> Origin:
-        """What an analysis of this model is named, and what its report holds besides the findings."""
+        """The name and title of an analysis of this model, and what its report holds besides the findings."""
         name, title = report_name(analysis, config), analysis
         facts: dict[str, Any] = {"settings": asdict(config)}
         if self.run is not None and self.checkpoint is not None:
@@ -259,19 +261,57 @@ class Model:
         else:
             read = self.task.read_numbered(Path(data))
         with self.asking():
-            found = beliefs(snapshot(self.objective), read.examples, positions, of, layer)
+            vectors = beliefs(snapshot(self.objective), read.examples, positions, of, layer)
         origin: dict[str, Any] = {}
         if self.run is not None and self.checkpoint is not None:
             origin = {"run": str(self.run.folder.resolve()), "checkpoint": self.checkpoint.step}
         origin |= {"input": str(data), "input_sha256": hashlib.sha256(Path(data).read_bytes()).hexdigest()}
         origin |= {"prompts": prompts, "positions": positions, "of": of}
-        return replace(found, sequences=read.sequences, left_out=read.left_out, origin=origin)
+        return replace(vectors, sequences=read.sequences, left_out=read.left_out, origin=origin)
 
 
 def _alone(made: Made, fields: Mapping[str, Any]) -> Made:
-    """What was passed in place of a name. Raises `ValueError` for `fields`, which only a name can have."""
+    """An object that was passed in place of a name. Raises `ValueError` for `fields`, which only a name can have."""
     if fields:
         raise ValueError(
             f"{next(iter(fields))} goes with a name, and this {type(made).__name__} has its fields already"
         )
     return made
+
+
+def new_model(recipe: Recipe) -> Model:
+    """An untrained model. Raises `ValueError` if the task's data are invalid."""
+    task = make_task(recipe)
+    return Model(recipe, task, make_objective(recipe, task))
+
+
+def model_of_run(run: Run, flags: Sequence[str] = ()) -> Model:
+    """An untrained model of the recipe of a run, with `flags` over it. Raises `ValueError` if the run's files are
+    damaged, or for wrong flags."""
+    return Model(*parts_of_run(run, flags), run)
+
+
+def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:
+    """The model of a run, at the checkpoint `best`, `last` or that of a step.
+
+    Raises `FileNotFoundError` or `ValueError` if there is no such run or its files are damaged.
+    """
+    run = Run.open(Path(folder))
+    weights = run.find_checkpoint(checkpoint)
+    model = model_of_run(run)
+    load_weights(weights, model.objective)
+    model.objective.to(choose_device(device))
+    model.checkpoint = weights
+    return model
+
+
+def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
+    """Writes a model whose weights come from elsewhere as a run without training, at step 0. Raises `FileExistsError`
+    if something is there already."""
+    recipe, task = model.recipe, model.task
+    environment = {**describe(recipe.trainer), "steps": 0}
+    with Run.claimed(folder, overwrite):
+        run = Run.create(folder, recipe.as_dict(), task.files(), environment, task.data_identity(), overwrite=overwrite)
+        with run.lock():
+            save(run, 0, model.objective.state_dict(), {})
+            run.log({"kind": "end", "step": 0, "reason": CONVERTED, "seconds": 0.0})

@@ -25,14 +25,12 @@ def snapshot(objective: Objective, step: int | None = None, run: Run | None = No
     """A model at training step `step`; None: untrained. `run` caches the arrays of `Snapshot.remember` under keys that
     contain the digest of the weights; None: nothing is cached."""
     predictor, label = objective.eval().predictor(), "new model" if step is None else f"step {step}"
-    found = Snapshot(
-        label, predictor, step, activations=lambda batch, names: read(backbone_of(predictor), batch, names)
-    )
+    made = Snapshot(label, predictor, step, activations=lambda batch, names: read(backbone_of(predictor), batch, names))
     if run is None:
-        return found
+        return made
     device = next(objective.parameters()).device.type
     made_by = f"{__version__} {device} {run.precision()} {fingerprint(objective)}"
-    return dataclasses.replace(found, remember=lambda key, make: run.remember(f"{made_by} {key}", make))
+    return dataclasses.replace(made, remember=lambda key, make: run.remember(f"{made_by} {key}", make))
 
 
 def subject(
@@ -43,19 +41,19 @@ def subject(
     device = next(objective.parameters()).device
     itself = snapshot(objective, step, None if patched else run)
 
-    def load(found: Checkpoint) -> Snapshot:
+    def load(checkpoint: Checkpoint) -> Snapshot:
         other = make_objective(recipe, task)
-        load_weights(found, other)
-        return snapshot(other.to(device), found.step, run)
+        load_weights(checkpoint, other)
+        return snapshot(other.to(device), checkpoint.step, run)
 
     def checkpoints(which: str) -> Iterator[tuple[int, Callable[[], Snapshot]]]:
         if run is None:
             raise ValueError("this model does not belong to a run: it has no other checkpoints")
         every = [str(checkpoint.step) for checkpoint in run.checkpoints()]
-        asked = every if which == "all" else which.replace(" ", "").split(",")
-        for wanted in announced(asked, "checkpoints", len(asked)):
-            found = run.find_checkpoint(wanted)
-            yield found.step, partial(load, found)
+        names = every if which == "all" else which.replace(" ", "").split(",")
+        for wanted in announced(names, "checkpoints", len(names)):
+            at = run.find_checkpoint(wanted)
+            yield at.step, partial(load, at)
 
     def untrained() -> Snapshot:
         other = make_objective(dataclasses.replace(recipe, seed=recipe.seed + 1), task).to(device)

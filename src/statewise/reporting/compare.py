@@ -1,10 +1,11 @@
-"""Compares run directories: groups them over seeds, labels the groups by how they differ, and tests claims."""
+"""Compares run directories: groups them over seeds, labels the groups in words by how they differ, and tests claims."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,40 @@ from statewise.data_types import Headline
 from statewise.reporting.comparison import Comparison, Group
 from statewise.reporting.members import PATHS, Defaults, Member, alike, canonical, differing, identity, no_defaults
 from statewise.reporting.statistics import Claim, Match, equivalence, match, summarise, welch
-from statewise.reporting.words import objective_words, setting_words
 
 PER_TOKEN = ("loss", "perplexity", "token_accuracy")
 """Metrics whose unit is the token of a run's tokenizer."""
+FIELDS = {
+    "accumulate": "accumulated parts",
+    "ahead_weight": "weight of further tokens",
+    "backward": "backward encoder",
+    "betas": "AdamW betas",
+    "bias": "biases",
+    "ce_weight": "CE weight",
+    "clip": "gradient clipping",
+    "compile": "compilation",
+    "decay_share": "share of decay",
+    "dynamics_factor": "dynamics width factor",
+    "expansion": "MLP expansion",
+    "final_rate": "final learning rate",
+    "head": "text head",
+    "head_gradient": "gradient into the head",
+    "head_width": "text head width",
+    "kl_weight": "KL weight",
+    "latent_weight": "regression weight",
+    "min_gap": "least gap",
+    "mlp": "MLP",
+    "next_weight": "next-token weight",
+    "previous_weight": "previous-token weight",
+    "separate_from": "streams part at",
+    "share": "share of prefixes",
+    "stop_gradient": "stop-gradient",
+    "tied": "tied head",
+    "warmup_steps": "warm-up steps",
+    "warmup_tokens": "warm-up tokens",
+}
+"""Fields whose names need more than spaces for underscores."""
+_CHOICE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
 
 
 def compare(
@@ -42,7 +73,7 @@ def compare(
     `seeds_left_out`: seeds that are not among `folders`, by the folder of their group, for the notes.
     """
     if relative and metrics == "evaluation":
-        raise ValueError("--relative applies to the curves of analyses: set --metrics all too")
+        raise ValueError("--relative applies to the curves of analyses: add --metrics all")
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
     members = [Member.read(folder, metrics != "evaluation", defaults) for folder in folders]
@@ -63,7 +94,7 @@ def compare(
         seen[place] = member.folder
     tasks = {member.recipe["task"]["name"]: member.folder for member in members}
     if len(tasks) > 1:
-        raise ValueError("these runs are of different tasks: " + ", ".join(f"{t} ({f})" for t, f in tasks.items()))
+        raise ValueError("these runs have different tasks: " + ", ".join(f"{t} ({f})" for t, f in tasks.items()))
     grouped: dict[str, list[Member]] = {}
     for member in members:
         grouped.setdefault(identity(member.recipe), []).append(member)
@@ -73,10 +104,10 @@ def compare(
             if member.seed in by_seed:
                 raise ValueError(f"{by_seed[member.seed]} and {member.folder} are the same recipe with the same seed")
             by_seed[member.seed] = member.folder
-            found = differing(same[0].data, member.data)
-            if found:
+            unlike = differing(same[0].data, member.data)
+            if unlike:
                 raise ValueError(
-                    f"{same[0].folder} and {member.folder} are of the same recipe, but their {' and '.join(found)} "
+                    f"{same[0].folder} and {member.folder} have the same recipe, but their {' and '.join(unlike)} "
                     "differ, so they are not seeds of one experiment: compare them separately"
                 )
     firsts = [same[0] for same in grouped.values()]
@@ -141,7 +172,7 @@ def _unlike(first: Member, other: Member) -> str:
     return (
         f"{first.folder} was evaluated on {first.report['num']} examples and {other.folder} on {other.report['num']}: "
         f"`statewise evaluate {fewer.folder}` evaluates it on all held-out examples"
-        + "; if they still differ, so do the held-out sets of the tasks, whose fields are not the same"
+        + "; if they still differ, so do the held-out sets of the tasks, whose fields differ"
         * differ
     )
 
@@ -149,8 +180,8 @@ def _unlike(first: Member, other: Member) -> str:
 def _agree(some: Mapping[str, Mapping[str, float]], others: Mapping[str, Mapping[str, float]]) -> bool:
     """Whether baselines are equal up to rounding, which differs between machines."""
     flat, other = (
-        {(name, metric): value for name, metrics in found.items() for metric, value in metrics.items()}
-        for found in (some, others)
+        {(name, metric): value for name, metrics in baselines.items() for metric, value in metrics.items()}
+        for baselines in (some, others)
     )
     return flat.keys() == other.keys() and all(math.isclose(flat[key], other[key], rel_tol=1e-9) for key in flat)
 
@@ -206,7 +237,7 @@ def _claims(groups: list[Group], headline: Headline, better: Path | None, margin
 
 def _matches(groups: Sequence[Group], headline: Headline, differences: Mapping[str, Any]) -> list[Match]:
     """The tokens that each group needs to match the held-out loss of the first, and the first to match it; empty if the
-    loss is not the headline metric or was taken on different examples, or if runs do not record their tokens."""
+    loss is not the headline metric or was measured on different examples, or if runs do not record their tokens."""
     if headline.metric != "loss" or "trainer.evaluate_num" in differences:
         return []
     curves = [
@@ -224,15 +255,15 @@ def _matches(groups: Sequence[Group], headline: Headline, differences: Mapping[s
 def _differences(firsts: list[Member]) -> dict[str, list[Any]]:
     flats = [member.flat() for member in firsts]
     keys = dict.fromkeys(key for flat in flats for key in flat)
-    found = {key: [flat.get(key) for flat in flats] for key in keys}
-    return {key: values for key, values in found.items() if len(set(map(canonical, values))) > 1}
+    values_by_key = {key: [flat.get(key) for flat in flats] for key in keys}
+    return {key: values for key, values in values_by_key.items() if len(set(map(canonical, values))) > 1}
 
 
 def _unlike_data(firsts: Sequence[Member], differences: Mapping[str, Any]) -> list[str]:
-    """In what the data of groups differ: `data` or `tokenizer`, and fields of the task."""
-    found = list(dict.fromkeys(key for member in firsts for key in differing(firsts[0].data, member.data)))
-    known = all("data" in member.data for member in firsts) and not found
-    return found + [key for key in differences if key.startswith("task.") and not (known and key in PATHS)]
+    """How the data of groups differ: `data` or `tokenizer`, and fields of the task."""
+    unlike = list(dict.fromkeys(key for member in firsts for key in differing(firsts[0].data, member.data)))
+    known = all("data" in member.data for member in firsts) and not unlike
+    return unlike + [key for key in differences if key.startswith("task.") and not (known and key in PATHS)]
 
 
 def _labels(firsts: list[Member], differences: dict[str, list[Any]]) -> list[str]:
@@ -260,3 +291,34 @@ def _label(
     ]
     name = objective_words(names[place])
     return f"{name} ({', '.join(telling)})" if telling else name
+
+
+def objective_words(name: str) -> str:
+    """An objective's name: `next-latent`; module:Class stays as it is."""
+    return name.replace("_", "-") if _CHOICE.fullmatch(name) else name
+
+
+def setting_name(key: str) -> str:
+    """The field of a dotted recipe key: `learning rate`."""
+    field = key.rpartition(".")[2]
+    return FIELDS.get(field, field.replace("_", " "))
+
+
+def setting_words(key: str, value: Any) -> str:
+    """A dotted recipe key with its value: `horizon 2`, `without gradient clipping`, `tokens not set`."""
+    part, _, field = key.partition(".")
+    name = setting_name(key)
+    if value is None:
+        return f"{name} not set"
+    if isinstance(value, bool) or (field == "clip" and value == 0):
+        return f"{'with' if value else 'without'} {name}"
+    if isinstance(value, list | tuple):
+        return f"{name} {', '.join(map(_value, value))}"
+    shown = _value(value)
+    # Values of a task may be somebody's files or symbols, and a pre-trained model has its own name: those stay.
+    own = part == "task" or key == "backbone.model"
+    return f"{name} {shown.replace('_', ' ') if not own and _CHOICE.fullmatch(shown) else shown}"
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

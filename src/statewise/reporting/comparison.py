@@ -52,7 +52,7 @@ class Comparison:
     left_out: list[str] = field(default_factory=list)
     """Other data that only some of the runs were evaluated on."""
     unlike_data: list[str] = field(default_factory=list)
-    """In what the data of groups differ: `data`, `tokenizer`, and fields of the task."""
+    """How the data of groups differ: `data`, `tokenizer`, and fields of the task."""
     seeds_left_out: dict[str, list[int]] = field(default_factory=dict)
     """Seeds without an evaluation, by the folder of their group."""
     files: list[Path] = field(default_factory=list, compare=False)
@@ -177,7 +177,7 @@ class Comparison:
         return [
             "Matches: the training tokens after which a group's held-out loss is first as low as the final one of the "
             "other (mean over its runs), interpolated linearly between evaluations; mean over the runs that reach it. "
-            f"Losses are those of evaluations during training{self._few()}, hence not those of the first table."
+            f"Losses are those of evaluations during training{self._few()}, not those of the first table."
         ] * bool(self.matches)
 
     def _few(self) -> str:
@@ -279,9 +279,9 @@ class Comparison:
         ]
         for group in self.groups:
             for name in ("device", "precision"):
-                found = [str(member.machine[name]) for member in group.members if name in member.machine]
-                if len(set(found)) > 1:
-                    notes.append(f"The runs of {group.label} differ in {name}: {', '.join(dict.fromkeys(found))}.")
+                values = [str(member.machine[name]) for member in group.members if name in member.machine]
+                if len(set(values)) > 1:
+                    notes.append(f"The runs of {group.label} differ in {name}: {', '.join(dict.fromkeys(values))}.")
         return notes
 
     def _untestable_notes(self) -> list[str]:
@@ -299,15 +299,15 @@ class Comparison:
         single = [group.label for group in self.groups if len(group.members) == 1]
         if not single or (len(single) == len(self.groups) and not self.claims):
             return []
-        return [f"Only one seed, hence no interval and no test: {'; '.join(single)}."]
+        return [f"Only one seed, so no interval and no test: {'; '.join(single)}."]
 
     def claims_notes(self) -> list[str]:
         """How the claims were tested."""
-        found = {claim.kind for claim in self._tested()}
+        kinds = {claim.kind for claim in self._tested()}
         notes = []
-        if "better" in found:
+        if "better" in kinds:
             notes.append("Better: Welch's one-sided t-test; a small p supports the claim.")
-        if "equal" in found:
+        if "equal" in kinds:
             notes.append(
                 f"Equal: two one-sided Welch tests (TOST) that the means differ by less than {self.margin}; a small p "
                 "supports equality."

@@ -7,10 +7,11 @@ Report files hold them as written by `dataclasses.asdict`. What a file may hold 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import types
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -84,11 +85,11 @@ def looks(objectives: Sequence[str]) -> list[Look]:
         free = [colour for colour in OTHER_COLOURS if colour not in colours.values()]
         own = objective_colour(name)
         colours[name] = own if name in OBJECTIVE_COLOURS or own in free or not free else free[0]
-    found = []
+    each = []
     for place, name in enumerate(objectives):
         rank, count = objectives[:place].count(name), objectives.count(name)
-        found.append(Look(_shade(colours[name], rank, count), MARKERS[rank % len(MARKERS)]))
-    return found
+        each.append(Look(_shade(colours[name], rank, count), MARKERS[rank % len(MARKERS)]))
+    return each
 
 
 def _shade(colour: str, rank: int, count: int) -> str:
@@ -120,15 +121,21 @@ class Curve:
     """`series`: one of an ordered family, coloured by rank; `control`: a reference for the others; `raw`: data that the
     line of the same label and group smooths or averages; `background`: grey, not in the legend."""
     group: str = field(default="", metadata=_OF_COMPARISONS)
-    """Group of a comparison: curves of one group share a colour, those of one label a line style."""
+    """Group of a comparison: curves of one group share a colour, curves of one label a line style."""
     band: list[tuple[float, float]] | None = field(default=None, metadata=_OF_COMPARISONS)
-    """For each point of a mean the smallest and largest value; None: not a mean of several."""
+    """The smallest and largest value at each point of a mean; None: not a mean of several curves."""
     run: str = field(default="", metadata=_OF_COMPARISONS)
     """Run of a raw curve, for tooltips."""
     colour: str = field(default="", metadata=_OF_COMPARISONS)
     """Colour as #rrggbb; empty: that of its group, or one by its label."""
     carried: float | None = field(default=None, metadata=_OF_COMPARISONS)
     """The x from which a mean over runs holds the last value of runs that ended there; None: no run ended earlier."""
+
+
+def defined_curve(label: str, x: Sequence[float], y: Iterable[float]) -> Curve:
+    """A curve without the places where y is NaN, such as an R^2 where all values are equal; `x` may go on beyond y."""
+    points = [(at, float(value)) for at, value in zip(x, y, strict=False) if not math.isnan(value)]
+    return Curve(label, [at for at, _ in points], [value for _, value in points])
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,7 @@ class Panel:
     log_x: bool = False
     """Whether the x axis is logarithmic."""
     log_y: bool = False
-    """Whether the y axis is."""
+    """Whether the y axis is logarithmic."""
 
 
 def over_steps(panel: Panel) -> Panel:
@@ -181,7 +188,7 @@ class Points:
     """Points of a drawing."""
 
     places: list[list[float]]
-    """(x, y) of each."""
+    """(x, y) of each point."""
     colours: list[Colour]
     """The colour of each point, as #rrggbb."""
     names: list[str] = field(default_factory=list)
@@ -195,7 +202,7 @@ class Text:
     """A text in a drawing."""
 
     place: list[float]
-    """(x, y) of its middle."""
+    """(x, y) of the middle of the text."""
     text: str
 
 
@@ -280,7 +287,7 @@ def small_multiples(panel: Panel) -> list[Panel]:
     """The panel itself, or several if it has more than `MOST_LINES` lines or `MOST_GROUPS` groups.
 
     Panels with several groups and labels are first split by label. What is still too large becomes one panel per group
-    (per label without groups), titled with it, with the other lines in grey; what the panel shows then stands at its
+    (per label without groups), titled with it, with the other lines in grey; the title of the panel then labels its
     y axis.
     """
     shown = [curve for role in ("line", "raw") for curve in panel.curves if curve.role == role]

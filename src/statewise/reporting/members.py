@@ -46,7 +46,7 @@ PATHS = (
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Those of `data` and `tokenizer` that both runs identify (`Run.data_identity`), and that differ."""
+    """Which of `data` and `tokenizer` both runs identify (`Run.data_identity`) and differ in."""
     return [key for key in ("data", "tokenizer") if key in one and key in other and one[key] != other[key]]
 
 
@@ -78,14 +78,14 @@ def completed(recipe: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
 
 def flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe with dotted keys, without the seed."""
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for group, value in recipe.items():
         if isinstance(value, dict):
             for key, item in value.items():
                 below = item if isinstance(item, dict) else {"": item}
                 name = group if key == "name" else f"{group}.{key}"
-                found |= {f"{name}.{inner}".removesuffix("."): leaf for inner, leaf in below.items()}
-    return found
+                dotted |= {f"{name}.{inner}".removesuffix("."): leaf for inner, leaf in below.items()}
+    return dotted
 
 
 def identity(recipe: Mapping[str, Any]) -> str:
@@ -117,7 +117,7 @@ class Member:
     """The names under which the main and the chosen metrics of each analysis are shown: `ANALYSIS:METRIC` if another
     analysis, or the evaluation, has a metric of that name."""
     other_data: dict[str, OtherData] = field(default_factory=dict)
-    """Its reports of other data, by name."""
+    """The reports of other data, by name."""
     data: dict[str, Any] = field(default_factory=dict)
     """Identity of the data that it was trained on; see `Run.data_identity`."""
     machine: dict[str, Any] = field(default_factory=dict)
@@ -169,10 +169,10 @@ class Member:
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics of the evaluation, then the main ones of each analysis, then those of other data."""
-        found = dict(self.report["metrics"])
+        metrics = dict(self.report["metrics"])
         for name, content in self.analyses.items():
-            found |= {shown: content["metrics"][metric] for metric, shown in self.shown[name].items()}
-        return found | metrics_of(list(self.other_data.values()))
+            metrics |= {shown: content["metrics"][metric] for metric, shown in self.shown[name].items()}
+        return metrics | metrics_of(list(self.other_data.values()))
 
     def curve(self, kind: str, metric: str, by: str = "step") -> tuple[list[float], list[float]]:
         """A metric of the records of `kind` over another of their numbers: `step`, `tokens`, `seconds`; empty if the
@@ -186,17 +186,17 @@ class Member:
 
     @property
     def seed(self) -> int:
-        """Its seed."""
+        """The seed of the run."""
         return int(self.recipe["seed"])
 
     @property
     def end(self) -> Record:
-        """Its last record."""
+        """The last record of the run."""
         return self.records[-1]
 
     @property
     def finished(self) -> bool:
-        """Whether its training is complete."""
+        """Whether the training is complete."""
         return self.end["kind"] == "end" and self.end["reason"] in FINISHED
 
     @property
@@ -205,7 +205,7 @@ class Member:
         return repeat(self.folder)
 
     def flat(self) -> dict[str, Any]:
-        """Its recipe with dotted keys, without the seed."""
+        """The recipe with dotted keys, without the seed."""
         return flat(self.recipe)
 
 
@@ -302,10 +302,10 @@ def _shown_names(members: Sequence[Member], chosen: Sequence[str]) -> dict[str, 
             and {metric, f"{name}:{metric}"} & set(chosen)
             and all(metric in metrics for metrics in several)
         ]
-    taken = Counter(metric for main in mains.values() for metric in main)
-    taken.update({metric for member in members for metric in member.report["metrics"]})
+    counts = Counter(metric for main in mains.values() for metric in main)
+    counts.update({metric for member in members for metric in member.report["metrics"]})
     return {
-        name: {metric: f"{name}:{metric}" if taken[metric] > 1 else metric for metric in main}
+        name: {metric: f"{name}:{metric}" if counts[metric] > 1 else metric for metric in main}
         for name, main in mains.items()
     }
 

@@ -1,5 +1,5 @@
-"""Reports of other data than a run's held-out examples: of files and corpora that `evaluate --data` read, of the task's
-other held-out sets (`evaluate --length`), and of the benchmarks of `lm-eval`."""
+"""Reports on other data than a run's held-out examples: files and corpora that `evaluate --data` read, other held-out
+sets of the task (`evaluate --length`), and benchmarks of `lm-eval`."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ class OtherData:
 
 
 def read_other_data(run: Run, checkpoint: int) -> dict[str, OtherData]:
-    """The reports on a run's checkpoint, by name; those on a file or a set only if they are of all its examples and of
-    greedy decoding."""
-    found = {}
+    """The reports on a run's checkpoint, by name; those on a file or a set only if they cover all its examples and
+    decode greedily."""
+    reports = {}
     for name in run.reports():
         content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
         if content.get("checkpoint") != checkpoint:
             continue
         if isinstance(content.get("file"), str) and name == evaluation_of(Path(content["file"])):
-            found[name] = _of_file(check(content, EVALUATION, where))
+            reports[name] = _of_file(check(content, EVALUATION, where))
         elif "set" in content:
             chosen = check(content, SET, where)["set"]
             if name == evaluation_on(chosen["option"], chosen["value"]):
-                found[name] = _of_set(content, where)
+                reports[name] = _of_set(content, where)
         elif "benchmarks" in content:
-            found[name] = _of_benchmarks(check(content, BENCHMARKS, where), where)
-    return found
+            reports[name] = _of_benchmarks(check(content, BENCHMARKS, where), where)
+    return reports
 
 
 def _of_file(content: dict[str, Any]) -> OtherData:
@@ -93,10 +93,10 @@ def _of_set(content: dict[str, Any], where: str) -> OtherData:
 
 def _number(text: str) -> float | None:
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 def _of_benchmarks(content: dict[str, Any], where: str) -> OtherData:
@@ -119,7 +119,7 @@ def metrics_of(reports: Sequence[OtherData]) -> dict[str, float]:
     """Metrics of corpora as `LABEL:METRIC`, and of several the means of those that all have as `corpora:METRIC`; those
     of held-out sets and benchmarks as they are."""
     corpora = [report for report in reports if report.kind == "corpus"]
-    found = {
+    metrics = {
         f"{label}:{name}": value
         for label, report in zip(labels([report.source for report in corpora]), corpora)
         for name, value in report.metrics.items()
@@ -128,20 +128,20 @@ def metrics_of(reports: Sequence[OtherData]) -> dict[str, float]:
         for name in corpora[0].metrics:
             values = [report.metrics[name] for report in corpora if name in report.metrics]
             if len(values) == len(corpora):
-                found[f"corpora:{name}"] = sum(values) / len(values)
+                metrics[f"corpora:{name}"] = sum(values) / len(values)
     for report in reports:
         if report.kind != "corpus":
-            found |= report.metrics
-    return found
+            metrics |= report.metrics
+    return metrics
 
 
 def labels(sources: Sequence[str]) -> list[str]:
     """The shortest ends of different paths that differ from each other."""
     parts = [PurePath(source).parts for source in sources]
-    found = []
+    ends = []
     for mine in parts:
         depth = 1
         while depth < len(mine) and sum(other[-depth:] == mine[-depth:] for other in parts) > 1:
             depth += 1
-        found.append("/".join(mine[-depth:]))
-    return found
+        ends.append("/".join(mine[-depth:]))
+    return ends

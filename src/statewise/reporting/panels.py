@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from statewise.reporting.compare import setting_name, setting_words
 from statewise.reporting.comparison import Comparison, Group
 from statewise.reporting.figures import Curve, Drawing, Panel, is_share, looks, needs_log_axis, stored
 from statewise.reporting.members import Member
-from statewise.reporting.words import setting_name, setting_words
 
 
 def training_panels(comparison: Comparison) -> list[Panel]:
@@ -85,9 +85,9 @@ def set_panels(comparison: Comparison) -> list[Panel]:
             continue
         curves = []
         for group in comparison.groups:
-            found = [(member, member.other_data[name]) for member in group.members]
+            members_with_data = [(member, member.other_data[name]) for member in group.members]
             curves += _group_curves(
-                group, "", [(one, Curve("", of.numbers, [*of.metrics.values()])) for one, of in found]
+                group, "", [(one, Curve("", of.numbers, [*of.metrics.values()])) for one, of in members_with_data]
             )
         first, last, headline = min(data.numbers), max(data.numbers), comparison.headline.metric
         if headline in comparison.chance:
@@ -129,14 +129,14 @@ def analysis_panels(comparison: Comparison) -> list[Panel]:
 
 def drawings(comparison: Comparison) -> list[Drawing]:
     """Drawings by the analyses of each group's first run, titled with the group."""
-    found = []
+    titled = []
     for group in comparison.groups:
         first = group.members[0]
         for content in first.analyses.values():
             for drawing in content.get("drawings", ()):
                 title = f"{group.label}, seed {first.seed}\n{drawing['title']}"
-                found.append(replace(stored(Drawing, drawing), title=title))
-    return found
+                titled.append(replace(stored(Drawing, drawing), title=title))
+    return titled
 
 
 def verdicts(comparison: Comparison) -> list[str]:
@@ -181,7 +181,7 @@ def _same_controls(comparison: Comparison, name: str, place: int) -> list[Curve]
 
 
 def _group_curves(
-    group: Group, label: str, found: Sequence[tuple[Member, Curve | None]], *, carry: bool = False
+    group: Group, label: str, members_with_curves: Sequence[tuple[Member, Curve | None]], *, carry: bool = False
 ) -> list[Curve]:
     """The mean curve of a group, followed by its runs if there are several. There is no mean where a run lacks the
     curve, or where no x lies within the curves of all.
@@ -190,7 +190,7 @@ def _group_curves(
     does. `carry`: curves over training; a run that is finished, such as one that stopped because it solved its task,
     keeps its last value, so that the mean extends to the end of the last run, or of the first that is not finished.
     """
-    runs = [(member, curve) for member, curve in found if curve is not None]
+    runs = [(member, curve) for member, curve in members_with_curves if curve is not None]
     if not runs:
         return []
     first, ends = max(min(curve.x) for _, curve in runs), [max(curve.x) for _, curve in runs]
@@ -198,12 +198,12 @@ def _group_curves(
     last = min(going) if going else max(ends)
     x = sorted({at for _, curve in runs for at in curve.x if first <= at <= last})
     values = np.array([np.interp(x, curve.x, curve.y) for _, curve in runs])  # beyond its end, a curve's last value
-    if len(found) == 1:
+    if len(members_with_curves) == 1:
         return [Curve(label, x, values[0].tolist(), group=group.label)]
     singles = [
         replace(curve, label=label, role="raw", group=group.label, run=f"seed {member.seed}") for member, curve in runs
     ]
-    if not x or len(runs) < len(found):
+    if not x or len(runs) < len(members_with_curves):
         return singles
     band = list(zip(values.min(axis=0).tolist(), values.max(axis=0).tolist()))
     carried = min(ends) if min(ends) < x[-1] else None
@@ -233,17 +233,17 @@ def _relative_to(panel: Panel, group: str) -> Panel:
 
 def notes_without_mean(panels: Sequence[Panel]) -> list[str]:
     """Notes on groups whose single runs are shown without a mean."""
-    found: dict[str, list[str]] = {}
+    groups_by_curve: dict[str, list[str]] = {}
     for panel in panels:
         means = {(curve.group, curve.label) for curve in panel.curves if curve.role == "line"}
         for curve in panel.curves:
             if curve.role == "raw" and (curve.group, curve.label) not in means:
                 shown = ", ".join(word for word in (panel.title or panel.y_title, curve.label) if word)
-                found.setdefault(shown, []).append(curve.group)
+                groups_by_curve.setdefault(shown, []).append(curve.group)
     return [
         f"{shown}: no mean of {'; '.join(dict.fromkeys(groups))}, since some runs lack the curve, or their curves have "
         "no part of the axis in common."
-        for shown, groups in found.items()
+        for shown, groups in groups_by_curve.items()
     ]
 
 
@@ -281,8 +281,8 @@ def sweep_panels(comparison: Comparison) -> list[Panel]:
         curves = []
         for label, points in lines.items():
             ordered = [(x, comparison.groups[place].metrics[metric]) for x, place in sorted(points)]
-            means = [found.mean for _, found in ordered]
-            ends = [(min(found.values.values()), max(found.values.values())) for _, found in ordered]
+            means = [summary.mean for _, summary in ordered]
+            ends = [(min(summary.values.values()), max(summary.values.values())) for _, summary in ordered]
             if len(points) == 1:
                 curves.append(Curve(label, [first, last], means * 2, "control"))
             else:

@@ -371,7 +371,7 @@ def _ended(panel: Panel, curve: Curve) -> bool:
 
 
 def _look(curve: Curve, groups: Mapping[str, Look], labels: Sequence[str]) -> Look:
-    """In its own colour, or that of its group, or one by its label."""
+    """The look of a curve: its own colour, or that of its group, or one by its label."""
     if curve.colour:
         return Look(curve.colour)
     place = labels.index(curve.label) if curve.label in labels else 0

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from statewise.reporting.comparison import Comparison, letter_of
-from statewise.reporting.drawings import DRAWINGS_NOTE, DRAWINGS_STYLE, drawings_html, drawings_png, script
+from statewise.reporting.drawings import (
+    DRAWINGS_NOTE,
+    DRAWINGS_STYLE,
+    drawings_html,
+    drawings_png,
+    script,
+    star_graph_svg,
+)
 from statewise.reporting.figures import STYLE, Look, Panel, small_multiples
 from statewise.reporting.panels import (
     analysis_panels,
@@ -21,7 +28,6 @@ from statewise.reporting.panels import (
     verdicts,
 )
 from statewise.reporting.plots import CARRIED, MEANS, NO_GROUPS, interactive, panels_png
-from statewise.reporting.star_graphs import draw
 from statewise.reporting.tables import number
 from statewise.runtime import overwriting
 from statewise.runtime.durable import write_all
@@ -188,7 +194,7 @@ def page(comparison: Comparison) -> str:
     claims_header, claims_rows = comparison.claims_table()
     matches_header, matches_rows = comparison.matches_table()
     trained, analysed = training_panels(comparison), [*set_panels(comparison), *analysis_panels(comparison)]
-    samples, swept = _kept(comparison, "samples", GRAPHS), sweep_panels(comparison)
+    samples, swept = _entries(comparison, "samples", GRAPHS), sweep_panels(comparison)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]
     several = len(members) > len(comparison.groups)
@@ -226,28 +232,28 @@ def page(comparison: Comparison) -> str:
         drawings=drawings_html(drawn) if drawn else "",
         drawings_note=DRAWINGS_NOTE,
         script=script(),
-        graphs=_those(samples, _drawn),
-        of_all=_of_all(comparison),
+        graphs=_mapped(samples, _with_graph),
+        of_all=_headlines_on_all(comparison),
         answers=[
-            (title, note, found)
-            for title, note, found in (
+            (title, note, entries)
+            for title, note, entries in (
                 (
                     "Examples",
                     "Held-out prompts and the model's answers.",
-                    _those(_kept(comparison, "samples", TEXTS), _text),
+                    _mapped(_entries(comparison, "samples", TEXTS), _with_agreement),
                 ),
                 (
                     "Continuations",
                     "Held-out sequences, cut, and the continuations: green until they first differ.",
-                    _those(_kept(comparison, "continuations", 6), _text),
+                    _mapped(_entries(comparison, "continuations", 6), _with_agreement),
                 ),
             )
-            if found
+            if entries
         ],
         extremes=[
-            (title, found)
+            (title, entries)
             for title, name in (("Hardest sequences", "hardest"), ("Easiest sequences", "easiest"))
-            if (found := _kept(comparison, name, 5))
+            if (entries := _entries(comparison, name, 5))
         ],
         commands=[member.repeat for member in members],
         seeds_header=seeds_header,
@@ -259,11 +265,11 @@ def page(comparison: Comparison) -> str:
     )
 
 
-Kept = dict[str, list[dict[str, Any]]]
+Entries = dict[str, list[dict[str, Any]]]
 """Entries of one kind in the report of each group's first run, by group and seed."""
 
 
-def _of_all(comparison: Comparison) -> dict[str, str]:
+def _headlines_on_all(comparison: Comparison) -> dict[str, str]:
     """Texts with the headline metric of each group's first run on all held-out examples."""
     metric, num = comparison.headline.metric, comparison.groups[0].members[0].report["num"]
     words = metric.replace("_", " ")
@@ -274,23 +280,23 @@ def _of_all(comparison: Comparison) -> dict[str, str]:
     }
 
 
-def _kept(comparison: Comparison, kind: str, few: int) -> Kept:
+def _entries(comparison: Comparison, kind: str, few: int) -> Entries:
     firsts = {f"{group.label}, seed {group.members[0].seed}": group.members[0] for group in comparison.groups}
-    return {label: found for label, member in firsts.items() if (found := member.report.get(kind, [])[:few])}
+    return {label: entries for label, member in firsts.items() if (entries := member.report.get(kind, [])[:few])}
 
 
-def _those(kept: Kept, made: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Kept:
+def _mapped(kept: Entries, made: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Entries:
     """Entries mapped by `made`, without those for which it returns None."""
-    found = {label: [one for sample in samples if (one := made(sample))] for label, samples in kept.items()}
-    return {label: samples for label, samples in found.items() if samples}
+    mapped = {label: [one for sample in samples if (one := made(sample))] for label, samples in kept.items()}
+    return {label: samples for label, samples in mapped.items() if samples}
 
 
-def _drawn(sample: dict[str, Any]) -> dict[str, Any] | None:
+def _with_graph(sample: dict[str, Any]) -> dict[str, Any] | None:
     right = sample["truth"] == sample["predicted"]
-    return {**sample, "svg": draw(sample["graph"]), "right": right} if "graph" in sample else None
+    return {**sample, "svg": star_graph_svg(sample["graph"]), "right": right} if "graph" in sample else None
 
 
-def _text(sample: dict[str, Any]) -> dict[str, Any] | None:
+def _with_agreement(sample: dict[str, Any]) -> dict[str, Any] | None:
     """Splits the prediction into the prefix that agrees with the truth, and the rest."""
     if "graph" in sample:
         return None
@@ -344,6 +350,6 @@ def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) 
             "drawings.png": drawings_png(drawn) if drawn else None,
             "report.html": None if missing() else page(comparison).encode(),
         }
-        found = {name: made for name, made in content.items() if made is not None}
-        write_all({scratch / name: made for name, made in found.items()})
-    return [folder / name for name in found]
+        files = {name: made for name, made in content.items() if made is not None}
+        write_all({scratch / name: made for name, made in files.items()})
+    return [folder / name for name in files]

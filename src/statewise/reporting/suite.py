@@ -82,10 +82,10 @@ class SuiteRun:
             content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
             same = settings is None or content.get("settings") == json.loads(json.dumps(settings))
             if same and content.get("checkpoint") == evaluation["checkpoint"] and "metrics" in content:
-                found = check(content["metrics"], METRICS, where, "metrics")
+                reported = check(content["metrics"], METRICS, where, "metrics")
                 other = check(content.get("decoder", {"name": ""}), DECODER, where, "decoder")["name"]
                 by = f"_decoder_{other}" if other else ""
-                metrics |= {f"{key}{by}": value for key, value in found.items() if value is not None}
+                metrics |= {f"{key}{by}": value for key, value in reported.items() if value is not None}
         metrics |= evaluation["metrics"]
         end = run.end(records) or {}
         identity = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
@@ -114,7 +114,7 @@ class SuiteReport:
     about: str
     runs: list[SuiteRun]
     shown: Mapping[str, str]
-    """Metrics shown beside the headline, each with what it is in words; those may be empty."""
+    """Metrics shown beside the headline, each with a description, which may be empty."""
 
     @property
     def found(self) -> dict[str, str]:
@@ -123,10 +123,10 @@ class SuiteReport:
 
     def cells(self) -> dict[tuple[str, str, str], list[SuiteRun]]:
         """Runs that differ in the seed alone, by recipe, objective and backbone."""
-        found: dict[tuple[str, str, str], list[SuiteRun]] = {}
+        cells: dict[tuple[str, str, str], list[SuiteRun]] = {}
         for run in self.runs:
-            found.setdefault((run.recipe, run.objective, run.backbone), []).append(run)
-        return found
+            cells.setdefault((run.recipe, run.objective, run.backbone), []).append(run)
+        return cells
 
     def table(self) -> tuple[list[str], Rows]:
         """Header and rows: one row per recipe, objective and backbone."""
@@ -202,17 +202,17 @@ class SuiteReport:
 
     def _of_different_data(self) -> list[str]:
         """Notes on combinations whose seeds were trained on different data, as after a change of the task's file."""
-        found = []
+        notes = []
         for (recipe, objective, backbone), runs in self.cells().items():
             trained = [run for run in runs if run.headline is not None]
             others = [run.seed for run in trained if run.data != trained[0].data]
             if others:
                 listed = ", ".join(map(str, others))
-                found.append(
+                notes.append(
                     f"{recipe}/{objective}-{backbone}: the data of seed {listed} differ from those of seed "
                     f"{trained[0].seed}, so there is no mean: train them again on the same data."
                 )
-        return found
+        return notes
 
     def as_markdown(self) -> str:
         """Both tables."""
@@ -311,8 +311,10 @@ def leading(groups: Mapping[tuple[str, str], Sequence[float]], higher_is_better:
     if not groups:
         return set()
     best = (max if higher_is_better else min)(groups.values(), key=mean)
-    found = {names for names, values in groups.items() if len(values) > 1 and not significantly_different(values, best)}
-    return found if len(best) > 1 and len(found) < len(groups) else set()
+    leaders = {
+        names for names, values in groups.items() if len(values) > 1 and not significantly_different(values, best)
+    }
+    return leaders if len(best) > 1 and len(leaders) < len(groups) else set()
 
 
 def mean_of(runs: Sequence[SuiteRun], metric: str) -> str:

@@ -96,10 +96,10 @@ def with_texts(header: Sequence[str], rows: Rows, width: int | None) -> str:
     *keys, title = header
     wrapped = [list(row) for row in rows]
     if width is not None:
-        taken = sum(2 + max(len(widened(row[place])) for row in (header, *rows)) for place in range(len(keys)))
+        key_width = sum(2 + max(len(widened(row[place])) for row in (header, *rows)) for place in range(len(keys)))
         wrapped = []
         for *before, text in rows:
-            lines = textwrap.wrap(widened(text), max(width - taken, 20), break_on_hyphens=False)
+            lines = textwrap.wrap(widened(text), max(width - key_width, 20), break_on_hyphens=False)
             first, *more = map(narrowed, lines or [""])
             wrapped += [[*before, first], *([*[""] * len(keys), line] for line in more)]
     return text_table([*keys, title], wrapped, left=(len(keys),))

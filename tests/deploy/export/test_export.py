@@ -217,7 +217,7 @@ def test_an_export_says_which_classes_of_others_it_needs(capsys, tmp_path, monke
     assert main(["train", "path-star-small", *FLAGS, *words, "--out", str(tmp_path / "run")]) == 0
     code, said, _ = called(capsys, "export", tmp_path / "run", "--out", tmp_path / "out")
     assert code == 0
-    assert "note: exported_part:Mine must be importable, too, where it is loaded" in said
+    assert "note: exported_part:Mine must also be importable where the model is loaded" in said
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from statewise.data_types import Batch  # noqa: E402
 from statewise.deploy.export.export import export  # noqa: E402
 from statewise.deploy.export.layouts import NotPlain, plain  # noqa: E402
 from statewise.deploy.export.registered import StatewiseConfig, StatewiseForCausalLM, objective_of  # noqa: E402
-from statewise.model.loading import new_model  # noqa: E402
+from statewise.model.model import new_model  # noqa: E402
 from statewise.model.recipes import read_recipe  # noqa: E402
 from statewise.objectives import OBJECTIVES, activations  # noqa: E402
 from statewise.tasks.text.bpe import BPE, END  # noqa: E402

@@ -14,7 +14,7 @@ import pytest
 from doubles import small_corpus, spread_weights
 
 from statewise.deploy.export.export import export
-from statewise.model.loading import new_model
+from statewise.model.model import new_model
 from statewise.model.recipes import read_recipe
 
 pytestmark = pytest.mark.slow

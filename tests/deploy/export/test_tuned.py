@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from statewise.cli import main
 from statewise.data_types import Batch
 from statewise.deploy.export.folder_files import FILES
-from statewise.model.loading import load_model
+from statewise.model.model import load_model
 from statewise.runtime.overwriting import strangers
 from statewise.tasks.corpus import tokenizers
 from statewise.tasks.corpus.folder import Corpus

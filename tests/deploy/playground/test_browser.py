@@ -7,8 +7,7 @@ from doubles import path_star_model
 from running_server import running, story_model
 from small_worlds import CITY, HMM, model_of
 
-from statewise.deploy.playground.page import page
-from statewise.deploy.playground.recording import export
+from statewise.deploy.playground.page import export, page
 from statewise.deploy.serving.served import Served
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,7 @@ from doubles import path_star_model
 from running_server import story_model
 from small_worlds import model_of
 
-from statewise.deploy.playground.page import page, policy
-from statewise.deploy.playground.recording import record, same_task
+from statewise.deploy.playground.page import page, policy, record, same_task
 from statewise.deploy.serving.served import Served
 
 HOSTILE = "</script><script>alert(1)</script><!-- {{ script }}\u2028"

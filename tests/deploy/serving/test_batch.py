@@ -12,14 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from statewise.data_types import LacksCapability
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Request
-from statewise.decoding.draft_length import MeasuredLength
+from statewise.decoding.drafts import MeasuredLength
 from statewise.decoding.predictor import Drafter
 from statewise.decoding.sample import SampleConfig
 from statewise.deploy.serving.batch import ContinuousBatch
 from statewise.deploy.serving.choosing import Drafting, may_draft
 from statewise.deploy.serving.engine import without_gradients
-from statewise.deploy.serving.rows import DecodingOptions, Row
-from statewise.deploy.serving.text import Stops, Written
+from statewise.deploy.serving.rows import DecodingOptions, Row, Stops, Written
 
 CONTEXT, END = 24, 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1, 1, 9, 2, 5, 4, 8, 7, 6, 2, 5], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7]]

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from statewise.deploy.serving.rows import DecodingOptions
+from statewise.deploy.serving.rows import DecodingOptions, Stops
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.text import Stops
-from statewise.model.loading import new_model
+from statewise.model.model import new_model
 from statewise.model.recipes import read_recipe
 
 

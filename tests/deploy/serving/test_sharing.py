@@ -17,9 +17,8 @@ from statewise.deploy.serving.batch import ContinuousBatch
 from statewise.deploy.serving.engine import Engine, Waiting, displaced
 from statewise.deploy.serving.metrics import Metrics
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import DecodingOptions, Row, Ticket
+from statewise.deploy.serving.rows import DecodingOptions, Row, Stops, Ticket, Written
 from statewise.deploy.serving.settings import ServerSettings
-from statewise.deploy.serving.text import Stops, Written
 
 CONTEXT = 24
 

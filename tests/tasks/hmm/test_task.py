@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from statewise.analysis.world_models.compression import Compression, CompressionConfig
+from statewise.analysis.world_models.prefix_pairs import Compression, CompressionConfig
 from statewise.cli import main
 from statewise.data_types import Examples
 from statewise.evaluation.evaluate import teacher_forced

@@ -125,7 +125,7 @@ def beliefs(
     Raises `ValueError` if a prompt or an answer is missing, or the model has no suffix encoder or no such layer.
     """
     if layer is not None and of == "suffix":
-        raise ValueError("layers are those of the prefix encoder: leave out either the layer or the suffixes")
+        raise ValueError("layers belong to the prefix encoder: leave out the layer or the suffixes")
     lengths, prompts, n = examples.lengths, examples.prompt_lengths, len(examples)
     rows, offsets = np.arange(n), np.arange(n + 1)
     if positions == "all":
@@ -157,8 +157,8 @@ def layer_widths(snapshot: Snapshot, examples: Examples, layer: str | None) -> d
     `ValueError` for an unknown name."""
     if layer is None:
         return {}
-    found = snapshot.activations(collate(examples[:1]), [_pattern(layer)])
-    return {name: activation.flatten(2).shape[2] for name, activation in found.items()}
+    activations = snapshot.activations(collate(examples[:1]), [_pattern(layer)])
+    return {name: activation.flatten(2).shape[2] for name, activation in activations.items()}
 
 
 def is_several(layer: str) -> bool:
@@ -218,7 +218,7 @@ def prefix_states(
 
 
 def places_by_block(examples: Examples, rows: np.ndarray, block: int) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
-    """For places in sequences `rows` (m,) of `examples`, block by block: the batch, the indices of the places in it,
+    """Blocks of `examples` with places in their sequences `rows` (m,): the batch, the indices of the places in it,
     and the row of the batch of each."""
     by_row = np.argsort(rows, kind="stable")
     starts = np.searchsorted(rows[by_row], np.arange(len(examples) + 1))
@@ -233,12 +233,12 @@ def _gather(
 ) -> np.ndarray:
     """(m, D) float32: the outputs of `states`, (B, T, ...) each, together D wide, at position columns[i] of sequence
     rows[i]."""
-    found = np.empty((len(rows), 0), np.float32)
+    vectors = np.empty((len(rows), 0), np.float32)
     for batch, here, line in places_by_block(examples, rows, BLOCK):
         parts = states(batch)
         at = tuple(torch.from_numpy(index).to(parts[0].device) for index in (line, columns[here]))
         picked = torch.cat([part[at].float().cpu() for part in parts], dim=-1).numpy()
-        if not found.shape[1]:
-            found = np.empty((len(rows), picked.shape[1]), np.float32)
-        found[here] = picked
-    return found
+        if not vectors.shape[1]:
+            vectors = np.empty((len(rows), picked.shape[1]), np.float32)
+        vectors[here] = picked
+    return vectors

@@ -1,7 +1,7 @@
 """Whether the dynamics that next-latent prediction learns are Bayes' rule in the belief's coordinates.
 
 An affine map from states to exact beliefs is fitted on the states that the backbone computes. Then the backbone reads
-one token, and the dynamics network alone goes on along the others: its states, mapped, are compared with the exact
+one token, and the dynamics network alone continues along the others: its states, mapped, are compared with the exact
 beliefs after each token, also beyond the length of training (the recurrence of Teoh et al. 2026, v4, figure 10).
 
 States vary little in some directions. A map that weighs these up fits the backbone a little better, and multiplies any
@@ -10,7 +10,7 @@ small deviation of the dynamics there. So of several cut-offs that one is used w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, require
-from statewise.reporting.figures import Curve, Panel
+from statewise.reporting.figures import Curve, Panel, defined_curve
 from statewise.runtime.bounds import bounded
 from statewise.runtime.devices import in_float64
 from statewise.runtime.progress import announced
@@ -48,8 +48,8 @@ class BeliefDynamicsConfig:
     sequences: int = 2000
     """Number of these sequences, drawn from the process."""
     words: int = 10_000
-    """As for belief-geometry: most sequences to which the map from states to beliefs is fitted, and along which the
-    drawing's beliefs are rolled."""
+    """Maximum number of sequences, as in belief-geometry, to which the map from states to beliefs is fitted, and along
+    which the drawing's beliefs are rolled."""
     cutoff: float | None = None
     """Directions of the backbone's states with less than this share of the largest standard deviation are not used by
     the map; null: of several, that with which the map fits the states of the dynamics best, along the sequences to
@@ -106,8 +106,8 @@ class BeliefDynamics(Analysis):
             )
         # A seed of four numbers, as of held-out sets: those of training batches have three.
         drawn = world.draw(np.random.default_rng([config.seed, 5, 0, 1]), config.sequences, length)
-        found = _Rolled.along(predictor, dynamics, world, drawn, context, mapped)
-        metrics = found.metrics(context)
+        scores = _Rolled.along(predictor, dynamics, world, drawn, context, mapped)
+        metrics = scores.metrics(context)
         steps = self._by_steps(predictor, dynamics, world, drawn, context, mapped)
         metrics |= {f"step_{step + 1}_r2": value for step, value in enumerate(steps)}
 
@@ -124,8 +124,8 @@ class BeliefDynamics(Analysis):
         }
         drawings = draw_on(planes(world, truth[later], weights), shown)
         ahead = [float(step + 1) for step in range(len(steps))]
-        from_any = _defined("from any state", ahead, steps)
-        panels = [*found.panels(context), Panel("steps of the dynamics", "R2 of the belief", [from_any], shares=True)]
+        from_any = defined_curve("from any state", ahead, steps)
+        panels = [*scores.panels(context), Panel("steps of the dynamics", "R2 of the belief", [from_any], shares=True)]
         details = {
             "length": length,
             "context": context,
@@ -145,15 +145,15 @@ class BeliefDynamics(Analysis):
         rows = _cut(drawn, width)
         truth = world.beliefs(rows)
         now = _backbone_states(predictor, rows)
-        tokens, found = torch.from_numpy(rows.tokens), []
+        tokens, by_steps = torch.from_numpy(rows.tokens), []
         for step in announced(range(1, width), "steps from any state", width - 1):
             kept = now[:, :-1]
             flat = dynamics.advance(kept.flatten(0, 1), tokens[:, step:].flatten())
             now = flat.view(kept.shape[0], kept.shape[1], -1)
             predicted = mapped(flat.cpu().double().numpy())
             wanted = truth[:, step:].reshape(len(predicted), -1)
-            found.append(r2(predicted, wanted, np.ones(len(predicted))))
-        return found
+            by_steps.append(r2(predicted, wanted, np.ones(len(predicted))))
+        return by_steps
 
 
 @dataclass(frozen=True)
@@ -179,13 +179,13 @@ class _Rolled:
         states = {"backbone": _backbone_states(predictor, short), "dynamics": _roll(dynamics, predictor, drawn)}
         logits = {"backbone": _backbone_logits(predictor, short)}
         # Before the dynamics' first step, their state is the backbone's.
-        read = [dynamics.read_states(found) for found in states["dynamics"].unbind(1)[1:]]
+        read = [dynamics.read_states(model_states) for model_states in states["dynamics"].unbind(1)[1:]]
         logits["dynamics"] = torch.stack([logits["backbone"][:, 0], *read], 1)
         scores: dict[str, dict[str, list[float]]] = {"r2": {}, "excess": {}, "agreement": {}}
         ones = np.ones(len(truth))
         predicted = {}
-        for name, found in states.items():
-            kept = found.cpu().double().numpy()
+        for name, model_states in states.items():
+            kept = model_states.cpu().double().numpy()
             predicted[name] = np.stack([mapped(kept[:, place]) for place in range(kept.shape[1])], 1)
             for key in scores:
                 scores[key][name] = []
@@ -210,17 +210,17 @@ class _Rolled:
     def metrics(self, context: int) -> dict[str, float]:
         """Means over the positions of training and beyond. The last position of training, after which nothing was
         predicted, counts in neither; means over no position are left out."""
-        found = {f"r2_{name}": value for name, value in self.pooled.items()}
+        metrics = {f"r2_{name}": value for name, value in self.pooled.items()}
         excess, agreement = self.excess["dynamics"], self.agreement["dynamics"]
         if context > 2:
             trained = slice(1, context - 1)
-            found["excess_backbone"] = float(np.mean(self.excess["backbone"][trained]))
-            found["excess_dynamics"] = float(np.mean(excess[trained]))
-            found["agreement_dynamics"] = float(np.mean(agreement[trained]))
+            metrics["excess_backbone"] = float(np.mean(self.excess["backbone"][trained]))
+            metrics["excess_dynamics"] = float(np.mean(excess[trained]))
+            metrics["agreement_dynamics"] = float(np.mean(agreement[trained]))
         if len(excess) > context:
-            found["excess_beyond"] = float(np.mean(excess[context:]))
-            found["agreement_beyond"] = float(np.mean(agreement[context:]))
-        return found
+            metrics["excess_beyond"] = float(np.mean(excess[context:]))
+            metrics["agreement_beyond"] = float(np.mean(agreement[context:]))
+        return metrics
 
     def panels(self, context: int) -> list[Panel]:
         """Panels by number of tokens read."""
@@ -230,8 +230,8 @@ class _Rolled:
             (self.excess, "excess (nats per token)", False),
             (self.agreement, "share of best tokens", True),
         ):
-            read = [float(place + 1) for place in range(max(len(found) for found in values.values()))]
-            curves = [_defined(name, read, found) for name, found in values.items()]
+            read = [float(place + 1) for place in range(max(len(scores) for scores in values.values()))]
+            curves = [defined_curve(name, read, scores) for name, scores in values.items()]
             heights = [0.0, 1.0] if shares else [0.0, max(max(curve.y) for curve in curves)]
             curves.append(Curve("length of training", [float(context)] * 2, heights, "control"))
             panels.append(Panel("tokens read", title, curves, shares=shares))
@@ -246,12 +246,6 @@ def _verdict(metrics: Mapping[str, float], context: int) -> str:
         + ("" if beyond is None else f" and {explained(beyond)} beyond them")
         + f"; the backbone, which reads every token, explains {explained(metrics['r2_backbone'])}."
     )
-
-
-def _defined(label: str, x: Sequence[float], y: Sequence[float] | np.ndarray) -> Curve:
-    """A curve without the places where y is undefined, as R^2 is where all beliefs are equal."""
-    there = [(at, float(value)) for at, value in zip(x, y, strict=False) if not np.isnan(value)]
-    return Curve(label, [at for at, _ in there], [value for _, value in there])
 
 
 def _cut(examples: Examples, width: int) -> Examples:
@@ -283,5 +277,5 @@ def _roll(dynamics: StateDynamics, predictor: Predictor, examples: Examples) -> 
 
 def _rolled_states(predictor: Predictor, dynamics: StateDynamics, examples: Examples) -> np.ndarray:
     """(n, T, E): as `_roll`, in NumPy."""
-    found: np.ndarray = _roll(dynamics, predictor, examples).cpu().numpy()
-    return found
+    states: np.ndarray = _roll(dynamics, predictor, examples).cpu().numpy()
+    return states

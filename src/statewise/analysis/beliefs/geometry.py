@@ -22,7 +22,7 @@ from statewise.analysis.beliefs.least_squares import Fit, fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, equal_beliefs, planes
 from statewise.data_types import Examples, LacksCapability
 from statewise.decoding.predictor import Predictor
-from statewise.reporting.figures import Curve, Drawing, Panel, over_steps
+from statewise.reporting.figures import Curve, Drawing, Panel, defined_curve, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.runtime.devices import in_float64
 from statewise.tasks.base import Believed, Prefixes, Task, believed
@@ -156,8 +156,8 @@ class BeliefGeometry(Analysis):
         compared = {f"untrained_{name}": features for name, features in untrained.items()}
         metrics |= self._constrained({**own, **compared}, known)
         excess = _excess(subject.snapshot, known, prefixes)
-        asked = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
-        parts = excess[asked], prefixes.weights[asked], prefixes.columns[asked]
+        predicting = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
+        parts = excess[predicting], prefixes.weights[predicting], prefixes.columns[predicting]
         metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
         by_length = _by_length(maps[STATE](own[STATE]), known, prefixes, world.opening)
         panels = [*self._panels(own, metrics), by_length, _by_position(*parts)]
@@ -183,8 +183,8 @@ class BeliefGeometry(Analysis):
                 kept = f"the run kept {count} checkpoint{'s' * (count != 1)}"
                 notes = [f"{kept}: for more of its training, train with --trainer.keep 0,log:10", *notes]
         if len(world.widths) > 1:
-            found, panel = self._factors(subject, world, own[STATE], known, maps[STATE](own[STATE]), rng)
-            metrics |= found
+            of_factors, panel = self._factors(subject, world, own[STATE], known, maps[STATE](own[STATE]), rng)
+            metrics |= of_factors
             panels.append(panel)
         details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own), "longest": measured}
         main = ["r2", "r2_concat", "r2_held_out", "excess", "r2_untrained", "r2_next_token"]
@@ -194,7 +194,7 @@ class BeliefGeometry(Analysis):
     def _features(self, snapshot: Snapshot, prefixes: Prefixes) -> dict[str, np.ndarray]:
         """Features (m, D) by name: layers, all of them concatenated, and the last state."""
         examples, rows, columns, layers = prefixes.examples, prefixes.rows, prefixes.columns, self.config.layers
-        found = {}
+        by_name = {}
         if layers is not None:
             pattern = LAYERS if layers == ALL else layers
             try:
@@ -204,24 +204,24 @@ class BeliefGeometry(Analysis):
                     f"{error}; with --layers null the last state alone is read", error.capability
                 ) from None
             every = states_of(snapshot, examples, rows, columns, pattern)
-            found = dict(zip(widths, np.split(every, np.cumsum(list(widths.values()))[:-1], axis=1)))
-            if len(found) > 1:
-                found[CONCAT] = every
-        found[STATE] = states_of(snapshot, examples, rows, columns)
-        return found
+            by_name = dict(zip(widths, np.split(every, np.cumsum(list(widths.values()))[:-1], axis=1)))
+            if len(by_name) > 1:
+                by_name[CONCAT] = every
+        by_name[STATE] = states_of(snapshot, examples, rows, columns)
+        return by_name
 
     def _controls(
         self, own: dict[str, np.ndarray], known: _Known, prefixes: Prefixes, folds: np.ndarray, rng: np.random.Generator
     ) -> tuple[dict[str, float], list[str]]:
         """R^2 with shuffled beliefs, and from controls without a model; notes on what is left out."""
-        cutoff, found, notes = self.config.cutoff, {}, []
+        cutoff, metrics, notes = self.config.cutoff, {}, []
         orders = [rng.permutation(len(known.weights)) for _ in range(SHUFFLES)]
         shuffled = np.stack([known.beliefs[order] for order in orders], 1).reshape(len(known.weights), -1)
         for name in (STATE, CONCAT):
             if name in own:
                 predicted = fit(own[name], shuffled, known.weights, cutoff)(own[name])
                 label = "r2_shuffled" if name == STATE else f"r2_shuffled_{name}"
-                found[label] = r2(predicted, shuffled, known.weights)
+                metrics[label] = r2(predicted, shuffled, known.weights)
         longest, V = int(prefixes.columns.max()) + 1, _symbols(prefixes)
         for count in sorted({*range(1, min(HISTORY, longest) + 1), longest}):
             label = "all" if count == longest else str(count)
@@ -233,21 +233,21 @@ class BeliefGeometry(Analysis):
                 continue
             features = history(prefixes, count)
             predicted = fit(features, known.beliefs, known.weights, cutoff)(features)
-            found[f"r2_history_{label}"] = r2(predicted, known.beliefs, known.weights)
+            metrics[f"r2_history_{label}"] = r2(predicted, known.beliefs, known.weights)
             if count == longest:
                 held_out = held_out_r2(features, known.beliefs, known.weights, cutoff, folds)
-                found["r2_history_all_held_out"] = held_out
+                metrics["r2_history_all_held_out"] = held_out
         predicted = fit(known.next_tokens, known.beliefs, known.weights, cutoff)(known.next_tokens)
-        return {**found, "r2_next_token": r2(predicted, known.beliefs, known.weights)}, notes
+        return {**metrics, "r2_next_token": r2(predicted, known.beliefs, known.weights)}, notes
 
     def _constrained(self, own: dict[str, np.ndarray], known: _Known) -> dict[str, float]:
         """R^2 of constrained beliefs, from each layer and from the belief itself."""
-        found = {}
+        metrics = {}
         for name, features in {**own, "belief": known.beliefs}.items():
             predicted = fit(features, known.constrained, known.weights, self.config.cutoff)(features)
             label = f"r2_constrained_{name}".removesuffix(f"_{STATE}")
-            found[label] = r2(predicted, known.constrained, known.weights)
-        return found
+            metrics[label] = r2(predicted, known.constrained, known.weights)
+        return metrics
 
     def _panels(self, own: dict[str, np.ndarray], metrics: dict[str, float]) -> list[Panel]:
         """R^2 over layers, after them the last state and all layers together, with controls as lines across: shuffled
@@ -280,20 +280,20 @@ class BeliefGeometry(Analysis):
     ) -> tuple[Panel, list[Drawing]]:
         """R^2 of the last state and all layers by training step, and of each step a drawing on each plane."""
         steps: list[float] = []
-        found: dict[str, list[float]] = {}
+        by_name: dict[str, list[float]] = {}
         strips: list[list[Drawing]] = [[] for _ in drawn_on]
         for snapshot in subject.each_step(self.config.checkpoints):
             steps.append(float(snapshot.step or 0))
             for name, features in self._features(snapshot, prefixes).items():
                 made = fit(features, known.beliefs, known.weights, self.config.cutoff)
-                found.setdefault(name, []).append(r2(made(features), known.beliefs, known.weights))
+                by_name.setdefault(name, []).append(r2(made(features), known.beliefs, known.weights))
                 if name == STATE:
                     beliefs = made(features)
                     for strip, plane in zip(strips, drawn_on):
                         title = f"step {snapshot.step}: R2 {plane.r2(beliefs):.3f}"
                         strip.append(plane.draw(title, beliefs, step=snapshot.step or 0))
         labels = {STATE: "last state", CONCAT: "all layers"}
-        layers = [name for name in found if name not in labels]
+        layers = [name for name in by_name if name not in labels]
         words = {name: f"layer {place}" for place, name in enumerate(layers, 1)} | labels
         order = np.argsort(steps)
         curves = [
@@ -303,7 +303,7 @@ class BeliefGeometry(Analysis):
                 np.array(values)[order].tolist(),
                 "line" if name in labels else "series",
             )
-            for name, values in found.items()
+            for name, values in by_name.items()
         ]
         return Panel("training step", "R2 of the belief", curves, shares=True), [
             strip[place] for strip in strips for place in order
@@ -386,7 +386,7 @@ class _Known:
 
     def correlations(self, predicted: np.ndarray) -> dict[str, float]:
         """Squared correlations of distances between predicted beliefs with distances between true ones."""
-        found = {}
+        squared = {}
         first, which = equal_beliefs(self.beliefs)
         mass = np.bincount(which, weights=self.weights)
 
@@ -399,13 +399,13 @@ class _Known:
             from scipy.spatial.distance import pdist
 
             of_centres = pdist(centres[kept])
-            # Beliefs are of each factor; with noise, equal ones can have different next tokens.
+            # Beliefs concern each factor; with noise, equal beliefs can have different next tokens.
             of_tokens = means(self.next_tokens)
             for name, true in (("distances_r2", self.beliefs[first]), ("next_token_distances_r2", of_tokens)):
                 of_true = pdist(true[kept])
                 if of_true.std() > 0 and of_centres.std() > 0:
-                    found[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
-        return found
+                    squared[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
+        return squared
 
 
 def _verdict(metrics: Mapping[str, float]) -> str:
@@ -431,11 +431,11 @@ def _across(labels: Mapping[str, str], metrics: Mapping[str, float], ends: list[
 def history(prefixes: Prefixes, count: int) -> np.ndarray:
     """(m, count * V): the last `count` tokens of each prefix as one-hot vectors, zeros where there are fewer."""
     tokens, V = prefixes.examples.tokens, _symbols(prefixes)
-    found = np.zeros((len(prefixes.rows), count, V))
+    one_hot = np.zeros((len(prefixes.rows), count, V))
     for back in range(count):
         there = np.flatnonzero(prefixes.columns >= back)
-        found[there, back, tokens[prefixes.rows[there], prefixes.columns[there] - back]] = 1
-    return found.reshape(len(found), -1)
+        one_hot[there, back, tokens[prefixes.rows[there], prefixes.columns[there] - back]] = 1
+    return one_hot.reshape(len(one_hot), -1)
 
 
 def _symbols(prefixes: Prefixes) -> int:
@@ -456,32 +456,30 @@ def _directions(snapshot: Snapshot, parts: list[Examples]) -> np.ndarray:
         rows, columns = np.nonzero(np.ones(examples.tokens.shape, bool))
         states = states_of(snapshot, examples, rows, columns).reshape(*examples.tokens.shape, -1)
         apart.append((states - states.mean(0)).reshape(-1, states.shape[-1]))
-    found: np.ndarray = np.linalg.eigh(np.concatenate(apart).T.astype(np.float64) @ np.concatenate(apart))[1].T[::-1]
-    return found
+    centred = np.concatenate(apart)
+    directions: np.ndarray = np.linalg.eigh(centred.T.astype(np.float64) @ centred)[1].T[::-1]
+    return directions
 
 
 @torch.no_grad()
 def _excess(snapshot: Snapshot, known: _Known, prefixes: Prefixes) -> np.ndarray:
     """(m,): the divergence of the model's next-token distribution from the true one, in nats."""
-    found = np.empty(len(known.weights))
+    excess = np.empty(len(known.weights))
     for batch, here, line in places_by_block(prefixes.examples, prefixes.rows, 256):
         log_probs = in_float64(snapshot.predictor.logits(batch)).log_softmax(-1).cpu().numpy()
         true = known.next_tokens[here]
         own = log_probs[line, prefixes.columns[here]]
-        found[here] = (true * (np.log(np.where(true > 0, true, 1)) - np.where(true > 0, own, 0))).sum(1)
-    return found
+        excess[here] = (true * (np.log(np.where(true > 0, true, 1)) - np.where(true > 0, own, 0))).sum(1)
+    return excess
 
 
 def _by_length(predicted: np.ndarray, known: _Known, prefixes: Prefixes, opening: int) -> Panel:
     """R^2 of the belief from the last state within the prefixes of each length, by the map fitted to all of them. A
     length at which all beliefs are equal has no R^2 and is left out."""
-    curve = Curve("last state", [], [])
-    for column in range(opening, int(prefixes.columns.max()) + 1):
-        here = prefixes.columns == column
-        value = r2(predicted[here], known.beliefs[here], known.weights[here])
-        if np.isfinite(value):
-            curve.x.append(float(column + 1 - opening))
-            curve.y.append(value)
+    lengths = range(1, int(prefixes.columns.max()) + 2 - opening)
+    places = [prefixes.columns == length + opening - 1 for length in lengths]
+    values = [r2(predicted[here], known.beliefs[here], known.weights[here]) for here in places]
+    curve = defined_curve("last state", [float(length) for length in lengths], values)
     return Panel("tokens read", "R2 of the belief", [curve], shares=True)
 
 

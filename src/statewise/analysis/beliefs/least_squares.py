@@ -24,8 +24,8 @@ class Fit(NamedTuple):
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """(m, C): the prediction from features (m, D)."""
-        found: np.ndarray = features @ self.matrix + self.offset
-        return found
+        predicted: np.ndarray = features @ self.matrix + self.offset
+        return predicted
 
 
 def fit(features: np.ndarray, targets: np.ndarray, weights: np.ndarray, cutoff: float) -> Fit:
@@ -68,8 +68,8 @@ def held_out_r2(
 def ridge(features: np.ndarray, targets: np.ndarray, tested: np.ndarray) -> np.ndarray:
     """(n,) float64: ridge regression of targets (m,) on features (m, D), at the features `tested` (n, D).
 
-    Features that vary are standardised by those of the m rows. Of `PENALTIES` the one is taken with the lowest squared
-    error if each row is left out in turn, which has a closed form.
+    Features that vary are standardised by those of the m rows. The penalty of `PENALTIES` is the one with the
+    lowest squared error if each row is left out in turn, which has a closed form.
     """
     m, features = len(targets), np.asarray(features, np.float64)
     centre, spread = features.mean(0), features.std(0)
@@ -83,5 +83,5 @@ def ridge(features: np.ndarray, targets: np.ndarray, tested: np.ndarray) -> np.n
     missed = (targets - mean - (kept * onto) @ axes.T) / np.maximum(1 - own, np.finfo(np.float64).eps)
     penalty = penalties[(missed**2).mean(1).argmin(), 0]
     dual = axes @ (onto / (values + penalty))
-    found: np.ndarray = (np.asarray(tested, np.float64) - centre) / spread @ (scaled.T @ dual) + mean
-    return found
+    predicted: np.ndarray = (np.asarray(tested, np.float64) - centre) / spread @ (scaled.T @ dual) + mean
+    return predicted

@@ -46,7 +46,7 @@ def draw_on(on: list[Plane], beliefs: Mapping[str, np.ndarray]) -> list[Drawing]
         for plane in on
         for drawing in (
             plane.draw(truth, of_truth, true=True),
-            *(plane.draw(f"{title}: R2 {plane.r2(found):.3f}", found) for title, found in predictions),
+            *(plane.draw(f"{title}: R2 {plane.r2(predicted):.3f}", predicted) for title, predicted in predictions),
         )
     ]
 
@@ -83,8 +83,8 @@ class Plane:
             return beliefs @ CORNERS
         if self.kind == "disk":
             return beliefs
-        found = (beliefs - self.centre) @ self.axes[:2].T
-        return found if found.shape[1] == 2 else np.pad(found, ((0, 0), (0, 1)))
+        places = (beliefs - self.centre) @ self.axes[:2].T
+        return places if places.shape[1] == 2 else np.pad(places, ((0, 0), (0, 1)))
 
     def draw(self, title: str, beliefs: np.ndarray, *, true: bool = False, step: int | None = None) -> Drawing:
         """Beliefs (m, D) or predictions of them, in the order of the true ones, coloured as these. What is far outside
@@ -142,8 +142,8 @@ class Plane:
         corners = np.array(self._frame()).reshape(-1, 2)
         low, high = corners.min(0), corners.max(0)
         room = AROUND * (high - low).max()
-        found: np.ndarray = ((places >= low - room) & (places <= high + room)).all(1)
-        return found
+        near: np.ndarray = ((places >= low - room) & (places <= high + room)).all(1)
+        return near
 
     def r2(self, beliefs: np.ndarray) -> float:
         """R^2 of predictions (m, D) of the factor's belief."""

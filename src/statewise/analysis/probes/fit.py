@@ -157,9 +157,9 @@ class Probes:
             adam.step()
             schedule.step()
             if number % max(1, len(batches) // CHECKS) == 0 or number == len(batches):
-                found = self.answer(validation)[0].sum(1)  # orders them as the mean does
-                better = found < lowest
-                lowest = torch.where(better, found, lowest)
+                losses_now = self.answer(validation)[0].sum(1)  # orders them as the mean does
+                better = losses_now < lowest
+                lowest = torch.where(better, losses_now, lowest)
                 for kept, weights in zip(best, self.weights):
                     chosen = better.view(*better.shape, *[1] * (weights.dim() - 2))
                     kept.copy_(torch.where(chosen, weights.detach(), kept))

@@ -196,12 +196,12 @@ def draw_positions(allowed: np.ndarray, count: int, rng: np.random.Generator) ->
 
 def numbers(text: str) -> list[int]:
     """`1-4` or `1,2,4` as sorted numbers. Raises `ValueError` unless they are at least 1 and below 1,000,000."""
-    found: set[int] = set()
+    chosen: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
         if not match or int(match[1]) < 1 or int(match[2] or match[1]) < int(match[1]):
             raise ValueError(
                 f"offsets must be a range like 1-8 or numbers like 1,2,4 below 1,000,000, not {short(text)}"
             )
-        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return sorted(found)
+        chosen |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(chosen)

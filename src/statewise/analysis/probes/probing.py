@@ -85,7 +85,7 @@ class LabelledStates:
     labels: np.ndarray
     """(m, P) the label that each probe is to predict, or `UNDEFINED`."""
     x: np.ndarray
-    """(m, P) the x value to which the answer counts."""
+    """(m, P) the x value of each answer."""
 
     def __getitem__(self, chosen: np.ndarray) -> LabelledStates:
         """The `chosen` states, (m,) bool."""
@@ -97,7 +97,7 @@ class ProbeLabels:
     """The labels for training and testing probes, for all models and layers."""
 
     x: np.ndarray
-    """(n, P) the x value to which each answer counts."""
+    """(n, P) the x value of each answer."""
     known: np.ndarray
     """(m, P) training labels, those for validation included."""
     expected: np.ndarray
@@ -174,13 +174,13 @@ class Probing(Analysis):
             states[snapshot.label] = torch.from_numpy(of_train), torch.from_numpy(of_test)
         if not widths:
             return self._probe(subject, target, steps, states)
-        found, first = {}, 0
+        by_name, first = {}, 0
         for name, width in widths.items():
             columns = slice(first, first + width)
             mine = {label: (of_train[:, columns], of_test[:, columns]) for label, (of_train, of_test) in states.items()}
-            found[name] = self._probe(subject, target, steps, mine)
+            by_name[name] = self._probe(subject, target, steps, mine)
             first += width
-        return by_layer(found)
+        return by_layer(by_name)
 
     def _split(
         self,
@@ -338,7 +338,7 @@ class ProbeResult:
     """The answers of G groups of P probes, with their labels."""
 
     x: np.ndarray
-    """(n, P) the x value to which each answer counts."""
+    """(n, P) the x value of each answer."""
     known: np.ndarray
     """(m, P) training labels."""
     expected: np.ndarray
@@ -393,7 +393,7 @@ def number_labels(*arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def split_by_prefix(*hashes: np.ndarray, validation: float) -> list[np.ndarray]:
-    """For each array of prefix hashes, the part of each prefix: `TEST`, `VALIDATION` or `TRAINING`; equal prefixes are
+    """The part of each prefix, for each array of prefix hashes: `TEST`, `VALIDATION` or `TRAINING`; equal prefixes are
     in the same part. `validation`: the share of validation among the prefixes that are not tested. Raises `ValueError`
     if there are fewer than `FEWEST_PREFIXES`."""
     # The order of the hashes has nothing to do with the prefixes, so each part is a random choice of them.
@@ -414,45 +414,45 @@ def prefix_hashes(examples: Examples, rows: np.ndarray, positions: np.ndarray) -
     return hash_prefixes(examples.tokens)[rows, positions]
 
 
-def by_layer(found: Mapping[str, Findings]) -> Findings:
+def by_layer(by_name: Mapping[str, Findings]) -> Findings:
     """Combines the findings of `Probing` on each activation, given by name. Pictures number layers from 1.
 
     Metrics: `accuracy_NAME` and `accuracy_untrained_NAME`. Panels: accuracy over layers, of models and controls; and
     accuracy along the probes' own axis, one curve per name. Names that differ in more than the layer's number, such as
     those of two streams, get separate curves.
     """
-    accuracy = {f"accuracy_{name}": one.metrics["accuracy"] for name, one in found.items()}
-    untrained = {f"accuracy_untrained_{name}": one.metrics["accuracy_untrained"] for name, one in found.items()}
+    accuracy = {f"accuracy_{name}": one.metrics["accuracy"] for name, one in by_name.items()}
+    untrained = {f"accuracy_untrained_{name}": one.metrics["accuracy_untrained"] for name, one in by_name.items()}
     families: dict[str, list[str]] = {}
-    for name in found:
+    for name in by_name:
         families.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     over_layers = []
     for family, names in families.items():
         layers = [float(_layer(name)) for name in names]
-        for number, curve in enumerate(found[names[0]].panels[0].curves):
+        for number, curve in enumerate(by_name[names[0]].panels[0].curves):
             label = curve.label if len(families) == 1 else f"{curve.label}, {family}"
-            means = [float(np.mean(found[name].panels[0].curves[number].y)) for name in names]
+            means = [float(np.mean(by_name[name].panels[0].curves[number].y)) for name in names]
             over_layers.append(Curve(label, layers, means, curve.role))
-    best = max(found, key=lambda name: found[name].metrics["accuracy"])
-    first, along = next(iter(found.values())).panels[0], []
+    best = max(by_name, key=lambda name: by_name[name].metrics["accuracy"])
+    first, along = next(iter(by_name.values())).panels[0], []
     several = len(families) > 1 or any(len({*map(_layer, names)}) < len(names) for names in families.values())
-    for name, one in found.items():
+    for name, one in by_name.items():
         (probed,) = (curve for curve in one.panels[0].curves if curve.label == one.details["probed"])
         along.append(Curve(name if several else f"layer {_layer(name)}", probed.x, probed.y, "series"))
     return Findings(
         accuracy | untrained,
         [Panel("layer", "accuracy", over_layers, shares=True), Panel(first.x_title, "accuracy", along, shares=True)],
-        {"layers": {name: one.details for name, one in found.items()}},
-        list(dict.fromkeys(note for one in found.values() for note in one.notes)),
+        {"layers": {name: one.details for name, one in by_name.items()}},
+        list(dict.fromkeys(note for one in by_name.values() for note in one.notes)),
         main=list(accuracy),
         verdict=(
-            f"Of {len(found):,} layers, probes read most from {best}: {percent(found[best].metrics['accuracy'])} "
-            f"right; from the same layer of an untrained model {percent(found[best].metrics['accuracy_untrained'])}."
+            f"Of {len(by_name):,} layers, probes read most from {best}: {percent(by_name[best].metrics['accuracy'])} "
+            f"right; from the same layer of an untrained model {percent(by_name[best].metrics['accuracy_untrained'])}."
         ),
     )
 
 
 def _layer(name: str) -> int:
     """The number of an activation's layer, the first of which is 1; 0 if it has none, as the embedding."""
-    found = re.search(r"\d+", name)
-    return int(found[0]) + 1 if found else 0
+    number = re.search(r"\d+", name)
+    return int(number[0]) + 1 if number else 0

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, finite_or_none, percent
 from statewise.analysis.beliefs.beliefs import is_several, states_of
 from statewise.analysis.beliefs.least_squares import ridge
 from statewise.analysis.probes.probes import draw_positions, known_states, world_of
@@ -136,13 +136,13 @@ class InductiveBias(Analysis):
         sizes = sorted({max(2, config.examples >> halved) for halved in range(SIZES)})
         states, numbers = np.unique(np.concatenate([pool.states, test.states]), return_inverse=True)
         datasets = [self._dataset(number, len(states), numbers, len(pool.states)) for number in range(config.datasets)]
-        found = {
+        biases = {
             name: np.array(
                 [[pairs.bias(each.predict(*both, size), each.of_test) for each in datasets] for size in sizes]
             )
             for name, both in announced(features.items(), "kinds of features", len(features))
         }
-        return findings(found, sizes, test, pairs, notes)
+        return findings(biases, sizes, test, pairs, notes)
 
     def _states(self, snapshot: Snapshot, prefixes: Prefixes) -> np.ndarray:
         return states_of(snapshot, prefixes.examples, prefixes.rows, prefixes.positions, self.config.layer)
@@ -249,11 +249,11 @@ def one_hot(pool: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def findings(
-    found: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, pairs: Pairs, notes: list[str]
+    biases: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, pairs: Pairs, notes: list[str]
 ) -> Findings:
     """The findings from `found`, (sizes, datasets, fields of `Bias`) for the model and each control."""
     metrics: dict[str, float] = {}
-    for name, values in found.items():
+    for name, values in biases.items():
         for place, figure in enumerate(Bias._fields):
             if np.isfinite(values[-1, :, place]).all():
                 of_one = share(f"{figure}{name}", values[-1, :, place])
@@ -265,7 +265,7 @@ def findings(
         if not count
     ]
     labels = {"": "model", "_untrained": UNTRAINED, "_true_state": "true state", "_next_tokens": "legal next tokens"}
-    x, means = [float(size) for size in sizes], {name: values.mean(1) for name, values in found.items()}
+    x, means = [float(size) for size in sizes], {name: values.mean(1) for name, values in biases.items()}
     panels = [
         Panel(
             "labelled prefixes",
@@ -282,10 +282,7 @@ def findings(
         "labelled": sizes,
         "fields": list(Bias._fields),
         "pairs": dict(zip(("one state", "same next tokens", "other next tokens"), pairs.counts.tolist())),
-        "means": {
-            labels[name]: [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
-            for name, values in means.items()
-        },
+        "means": {labels[name]: finite_or_none(values) for name, values in means.items()},
     }
     main = [figure for figure in Bias._fields if figure in metrics]
     verdict = (

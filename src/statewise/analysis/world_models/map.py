@@ -78,21 +78,21 @@ class MapReconstruction(Analysis):
 
     def analyze(self, subject: Subject) -> Findings:
         """See `findings`. With several trials the metrics are means, those in `main` with standard errors; drawing and
-        details are of the first map."""
+        details show the first map."""
         config, task = self.config, _rides(subject.task)
         pairs = np.resize(task.held_out().tokens[:, :2], (config.trials, config.sequences, 2))
         drawn = (self._draw(subject, task, prompts, trial) for trial, prompts in enumerate(pairs))
         first = findings(task, next(drawn), config)
-        found = [first.metrics, *(_map(task, rides, config).metrics for rides in drawn)]
-        means = {name: float(np.mean([of_one[name] for of_one in found])) for name in first.metrics}
-        if len(found) == 1:
+        by_map = [first.metrics, *(_map(task, rides, config).metrics for rides in drawn)]
+        means = {name: float(np.mean([of_one[name] for of_one in by_map])) for name in first.metrics}
+        if len(by_map) == 1:
             means = first.metrics  # counts stay whole numbers
         errors = {
-            f"{name}_standard_error": float(np.std([of_one[name] for of_one in found], ddof=1) / len(found) ** 0.5)
+            f"{name}_standard_error": float(np.std([of_one[name] for of_one in by_map], ddof=1) / len(by_map) ** 0.5)
             for name in first.main
-            if len(found) > 1
+            if len(by_map) > 1
         }
-        return replace(first, metrics={**means, **errors}, verdict=_verdict(means, len(found)))
+        return replace(first, metrics={**means, **errors}, verdict=_verdict(means, len(by_map)))
 
     def _draw(self, subject: Subject, task: Manhattan, prompts: np.ndarray, trial: int) -> Examples:
         """A ride for each of `prompts`, (n, 2)."""
@@ -103,8 +103,8 @@ class MapReconstruction(Analysis):
         for start in announced(range(0, len(prompts), ROWS), "batches of rides", -(-len(prompts) // ROWS)):
             part = prompts[start : start + ROWS]
             request = Request(part, task.longest - 2, task.end, rows=range(start, start + len(part)))
-            found = decoder.decode(subject.snapshot.predictor, request)
-            rows += [np.concatenate([prompt, completion.tokens]) for prompt, completion in zip(part, found)]
+            completions = decoder.decode(subject.snapshot.predictor, request)
+            rows += [np.concatenate([prompt, completion.tokens]) for prompt, completion in zip(part, completions)]
         return Examples.of(rows, [2] * len(rows))
 
 

@@ -69,7 +69,7 @@ class Streets:
         next one. `reserved` is an edge that is about to be used.
         """
         edges: list[int] = []
-        taken: set[int] = set()  # unused true streets of this path, which use up room
+        newly_used: set[int] = set()  # unused true streets of this path, which use up room
         less: defaultdict[int, int] = defaultdict(int)
         if reserved >= 0:
             less[reserved // WAYS] += 1
@@ -78,7 +78,7 @@ class Streets:
             edge = at * WAYS + turn
             after = self.used[edge]
             if after < 0:
-                if edge in taken:
+                if edge in newly_used:
                     after = self.true[edge]
                 elif edge == reserved or self.room[at] <= less[at]:
                     return edges[:resume], False
@@ -87,7 +87,7 @@ class Streets:
                     after = self.true[edge]
                     if after < 0:
                         return edges[:resume], False
-                    taken.add(edge)
+                    newly_used.add(edge)
                     less[at] += 1
             edges.append(edge)
             at = after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statewise.cli.commands import dispatch
+from statewise.cli.commands import dispatch, in_modules
 
 COMMANDS = {
     "traces": "draw random traces from a domain",
@@ -19,7 +19,7 @@ COMMANDS = {
 
 def run(words: list[str]) -> int:
     """Runs a subcommand."""
-    return dispatch(words, COMMANDS, __name__, _domains)
+    return dispatch(words, COMMANDS, "statewise strips", in_modules(__name__), _domains)
 
 
 def _domains() -> str:

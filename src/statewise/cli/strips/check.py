@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from pathlib import Path
 
+from statewise.cli.commands import terminal_width
 from statewise.cli.strips.sources import CONSTANTS
 from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.json_files import printable
@@ -40,22 +40,22 @@ def run(words: list[str]) -> int:
     seen = read_seen(Path(options.model), options.constants)
     traces = read_given(options.traces, options.ignore_states)
     try:
-        found = check(seen, traces)
+        checked = check(seen, traces)
     except ValueError as error:
         raise ValueError(f"{options.traces}: {error}") from None
-    counts, total = found.counts(), len(found.verdicts)
-    labelled = found.against_labels() if sum(found.traces.labels) else None
+    counts, total = checked.counts(), len(checked.verdicts)
+    labelled = checked.against_labels() if sum(checked.traces.labels) else None
     if options.json:
         listed = [
-            {"trace": found.traces.where(place), "outcome": each.outcome, "step": each.step, "why": each.why}
-            for place, each in enumerate(found.verdicts)
+            {"trace": checked.traces.where(place), "outcome": each.outcome, "step": each.step, "why": each.why}
+            for place, each in enumerate(checked.verdicts)
         ]
         assumed = seen.assumed if seen.lifted is not None else None
         say(printable({"model": options.model, **counts, "labels": labelled, "assumed": assumed, "verdicts": listed}))
         return int(counts["invalid"] > 0)
-    others = [place for place, each in enumerate(found.verdicts) if each.step is not None]
+    others = [place for place, each in enumerate(checked.verdicts) if each.step is not None]
     for place in others[: options.lines]:
-        say(f"{found.traces.where(place)}: {described(found, place)}")
+        say(f"{checked.traces.where(place)}: {described(checked, place)}")
     if others[options.lines :]:
         say(f"... and {len(others) - options.lines} more; --lines {len(others)} lists all")
     for outcome, count in counts.items():
@@ -66,6 +66,6 @@ def run(words: list[str]) -> int:
         more = check(seen.with_constants([]), traces).counts()
         say(f"with --constants none {more['valid']} would be valid and {more['invalid']} invalid")
     if seen.lifted is not None:
-        width = shutil.get_terminal_size((100, 24)).columns
+        width = terminal_width()
         say(textwrap.fill(f"assumed: schemas with {seen.assumed}", width, subsequent_indent="  "))
     return int(counts["invalid"] > 0)

@@ -46,32 +46,32 @@ def run(words: list[str]) -> int:
     from statewise.strips import Domain, applicability, check, read_seen, simplify, syntactic, trace_accuracy, verify
 
     reference = read_reference(options.against) if options.against else None
-    found: dict[str, dict[str, Any]] = {}
+    scores: dict[str, dict[str, Any]] = {}
     if options.traces:
-        given = read_given(options.traces, options.ignore_states)
-        found["traces"] = trace_accuracy(read_model(options.model, given.actions), given)
+        test_traces = read_given(options.traces, options.ignore_states)
+        scores["traces"] = trace_accuracy(read_model(options.model, test_traces.actions), test_traces)
         if (Path(options.model) / "seen.json").is_file():
-            found["certainty"] = check(read_seen(Path(options.model)), given).against_labels()
+            scores["certainty"] = check(read_seen(Path(options.model)), test_traces).against_labels()
     if reference is not None:
         model = read_model(options.model, model_of(reference).names)
-        found["equivalence"] = {"definition_1": verify(model, reference).outcome}
+        scores["equivalence"] = {"definition_1": verify(model, reference).outcome}
         if isinstance(reference, Domain):
-            found["applicability"] = applicability(
+            scores["applicability"] = applicability(
                 model, reference, num=options.walks, length=options.walk_length, seed=options.seed
             )
-            found["equivalence"] |= {
+            scores["equivalence"] |= {
                 "real_states": verify(model, reference, real_states=True).outcome,
                 "drawn_traces": verify(model, reference, drawn_only=True).outcome,
             }
         # many models are equivalent, so the entries of a simplest one are compared
-        like = isinstance(reference, Domain) and found["equivalence"]["drawn_traces"] == "equivalent"
+        like = isinstance(reference, Domain) and scores["equivalence"]["drawn_traces"] == "equivalent"
         simple = simplify(
             model, reference=reference, notion="drawn traces" if like else "definition 1", seconds=options.seconds
         )
-        found["syntactic"] = syntactic(simple.model, model_of(reference))
-        found["syntactic_as_learned"] = syntactic(model, model_of(reference))
+        scores["syntactic"] = syntactic(simple.model, model_of(reference))
+        scores["syntactic_as_learned"] = syntactic(model, model_of(reference))
     if options.json:
-        say(printable({"model": options.model, **found}))
+        say(printable({"model": options.model, **scores}))
         return 0
     titles = {
         "traces": "traces classified correctly at every prefix",
@@ -82,11 +82,11 @@ def run(words: list[str]) -> int:
         "equivalence": "exact equivalence",
     }
     for part, title in titles.items():
-        if part in found:
+        if part in scores:
             say(title)
             if part == "equivalence":
-                say(*(f"{notion.replace('_', ' '):14} {outcome}" for notion, outcome in found[part].items()), sep="\n")
+                say(*(f"{notion.replace('_', ' '):14} {outcome}" for notion, outcome in scores[part].items()), sep="\n")
             else:
-                say(metrics_table(found[part]))
+                say(metrics_table(scores[part]))
             say()
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import textwrap
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from statewise.cli.commands import terminal_width
 from statewise.cli.counter import interruptible
 from statewise.runtime.arguments import Parser, above, at_least
 from statewise.runtime.messages import say, say_in_place
@@ -99,34 +99,34 @@ def run(words: list[str]) -> int:
         pool=options.pool,
         seed=options.seed,
     )
-    given = read_given(options.traces, options.ignore_states)
+    traces = read_given(options.traces, options.ignore_states)
     say(
-        f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
-        f"up to {given.longest} long",
+        f"{options.traces}: {len(traces)} traces ({traces.positives} positive), {len(traces.actions)} actions, "
+        f"up to {traces.longest} long",
         file=sys.stderr,
     )
-    if not len(given.valid_only()):
+    if not len(traces.valid_only()):
         raise ValueError(
             f"{options.traces}: no trace has a valid action: label 1 marks a trace whose last action is invalid, "
             "label 0 one that is valid to its end. A first action cannot be rejected, since the initial state is "
             "unknown (Definition 1)"
         )
     if options.positive_only:
-        given = given.valid_only()
+        traces = traces.valid_only()
     if options.symmetry:
         from statewise.strips import symmetric
 
-        found = symmetric(given)
-        given = found.traces
+        symmetries = symmetric(traces)
+        traces = symmetries.traces
         say(
-            f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
+            f"{symmetries.used} symmetries used, {symmetries.refused} contradicted by the traces: {len(traces)} traces",
             file=sys.stderr,
         )
     from statewise.strips import learn, learn_schemas
 
     with interruptible() as stop:
         learned = (learn_schemas if options.lifted else learn)(
-            given,
+            traces,
             settings,
             method="neural" if trained and options.method == "auto" else options.method,
             noisy=options.noise == "auto",
@@ -150,7 +150,11 @@ def _show_model(learned: Learned | LiftedModel) -> None:
 
     report = learned.report
     ground = isinstance(learned, Learned)
-    say(model_table(learned.model, _width()) if isinstance(learned, Learned) else "\n".join(learned.as_lines(_width())))
+    say(
+        model_table(learned.model, terminal_width())
+        if isinstance(learned, Learned)
+        else "\n".join(learned.as_lines(terminal_width()))
+    )
     say()
     _entry("method", f"{report['method']}: {report['chosen']}")
     if ground:
@@ -208,7 +212,7 @@ def _supported(report: dict[str, Any]) -> None:
 
 
 def _open(report: dict[str, Any]) -> None:
-    """What the traces leave open about schemas."""
+    """Prints what the traces leave open about schemas."""
     for at, each in enumerate(report.get("open", ())[:QUESTIONS]):
         without = f" without {', '.join(each['without'])} between" if each["without"] else ""
         _entry(
@@ -256,19 +260,14 @@ def _locm(report: dict[str, Any]) -> None:
 
 def _hybrid(report: dict[str, Any]) -> None:
     _entry("training", f"{report['effects']} effects, from {len(report['restarts'])} restarts")
-    _entry(
-        "features",
-        f"{report['features']}: these, and the alternating ones in {report['windows']} windows that at least "
-        f"{report['support']} traces imply; the others are treated as noise",
-    )
-    _unseen(report)
+    _noisy(report, ": these, and the alternating ones in")
 
 
-def _noisy(report: dict[str, Any]) -> None:
+def _noisy(report: dict[str, Any], which: str = " alternating, from") -> None:
     _entry(
         "features",
-        f"{report['features']} alternating, from {report['windows']} windows that at least "
-        f"{report['support']} traces imply; the others are treated as noise",
+        f"{report['features']}{which} {report['windows']} windows that at least {report['support']} traces imply; the "
+        "others are treated as noise",
     )
     _unseen(report)
 
@@ -287,7 +286,7 @@ def _trained(report: dict[str, Any]) -> None:
     accuracies = [each["accuracy"] for each in restarts]
     _entry(
         "restarts",
-        f"{sum(value == 1 for value in accuracies)} of {len(restarts)} judge all training traces right; "
+        f"{sum(value == 1 for value in accuracies)} of {len(restarts)} classify all training traces correctly; "
         f"accuracies {', '.join(format(value, '.3f') for value in accuracies)}",
     )
     if report["pool"] is not None:
@@ -314,7 +313,7 @@ def _entry(label: str, text: str) -> None:
     say(
         textwrap.fill(
             f"{label:10} {text}",
-            max(40, _width()),
+            max(40, terminal_width()),
             subsequent_indent=" " * 11,
             break_long_words=False,
             break_on_hyphens=False,
@@ -326,10 +325,6 @@ def _say(text: str) -> None:
     say(text, file=sys.stderr, flush=True)
 
 
-def _width() -> int:
-    return shutil.get_terminal_size((100, 24)).columns
-
-
 def _whole(text: str) -> int:
     try:
         return int(text)
@@ -338,7 +333,7 @@ def _whole(text: str) -> int:
 
 
 def _share(text: str | None) -> float:
-    """The share of noisy traces; 0 if it is not given or unknown."""
+    """The share of noisy traces; 0 if it is not set or unknown."""
     if text in (None, "auto"):
         return 0.0
     try:

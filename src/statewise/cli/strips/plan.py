@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import textwrap
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from statewise.cli.commands import terminal_width
 from statewise.cli.strips.sources import CONSTANTS
 from statewise.runtime.arguments import Parser, above
 from statewise.runtime.json_files import TEXT, printable, read_json
@@ -72,9 +72,11 @@ def run(words: list[str]) -> int:
         "--goal-possible": options.goal_possible,
         "--problem": options.problem,
     }
-    given = [name for name, value in goals.items() if value is not None]
-    if len(given) != 1:
-        raise ValueError(f"give one of {', '.join(goals)}" + (f", not {' and '.join(given)}" if given else ""))
+    goal_options = [name for name, value in goals.items() if value is not None]
+    if len(goal_options) != 1:
+        raise ValueError(
+            f"give one of {', '.join(goals)}" + (f", not {' and '.join(goal_options)}" if goal_options else "")
+        )
     ignored = (
         {"--after": options.after}
         if options.problem is not None
@@ -83,7 +85,7 @@ def run(words: list[str]) -> int:
     for name, value in ignored.items():
         if value is not None:
             what = "a problem has its own initial state" if options.problem is not None else "it needs --problem"
-            raise ValueError(f"{name} cannot be used with {given[0]}: {what}")
+            raise ValueError(f"{name} cannot be used with {goal_options[0]}: {what}")
     if options.problem is not None:
         from statewise.strips import read_problem
 
@@ -126,38 +128,38 @@ def run(words: list[str]) -> int:
     known = options.certain_only or options.constants is not None or (folder / "seen.json").is_file()
     seen = read_seen(folder, options.constants) if known else None
     if options.certain_only and seen is not None:
-        found, certain = certain_plan(model.names, seen, planned, after=before, timeout=options.timeout)
+        result, certain = certain_plan(model.names, seen, planned, after=before, timeout=options.timeout)
     else:
-        found = planned(None, options.timeout)
-        if found.actions is not None and seen is not None:
-            certain = certain_steps(seen, before, found)
-    good = found.actions is not None and bool(found.valid_in_model) and found.valid_in_problem is not False
+        result = planned(None, options.timeout)
+        if result.actions is not None and seen is not None:
+            certain = certain_steps(seen, before, result)
+    good = result.actions is not None and bool(result.valid_in_model) and result.valid_in_problem is not False
     if options.json:
-        say(printable({**dataclasses.asdict(found), "certain": certain}))
+        say(printable({**dataclasses.asdict(result), "certain": certain}))
         return 0 if good else 1
-    say("".join(f"{line}\n" for line in found.goal_lines(shutil.get_terminal_size((100, 24)).columns)), end="")
-    if found.actions is None:
+    say("".join(f"{line}\n" for line in result.goal_lines(terminal_width())), end="")
+    if result.actions is None:
         only = " with only certain steps" if options.certain_only else ""
-        say(f"no plan{only} exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
+        say(f"no plan{only} exists in the learned model ({result.planner}, {result.seconds:.1f} s)")
         return 1
-    marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
-    say("".join(f"{at:3}  {action}{mark}\n" for at, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")
+    marks = [""] * len(result.actions) if certain is None else [CERTAINTY[each] for each in certain]
+    say("".join(f"{at:3}  {action}{mark}\n" for at, (action, mark) in enumerate(zip(result.actions, marks), 1)), end="")
     if any(certain or ()) and seen is not None and seen.lifted is not None:
-        width = shutil.get_terminal_size((100, 24)).columns
+        width = terminal_width()
         say(textwrap.fill(f"certain: among schemas with {seen.assumed}", width, subsequent_indent="  "))
-    if not found.actions and not found.goal and not found.mapping:
+    if not result.actions and not result.goal and not result.mapping:
         say("the goal has no atoms, so it is true already: the example or the action needs none of the model's atoms")
-    elif not found.actions and found.assumed:
+    elif not result.actions and result.assumed:
         hint = "" if options.after is not None else "; --after gives the actions executed so far"
         say(f"nothing to do if these assumptions are true{hint}")
-    number = f"{len(found.actions)} action{'' if len(found.actions) == 1 else 's'}"
+    number = f"{len(result.actions)} action{'' if len(result.actions) == 1 else 's'}"
     say(
-        f"{number} ({found.planner}, {found.seconds:.1f} s); "
-        f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
+        f"{number} ({result.planner}, {result.seconds:.1f} s); "
+        f"{'valid' if result.valid_in_model else 'NOT valid'} in the learned model"
         + (
             ""
-            if found.valid_in_problem is None
-            else f", {'valid' if found.valid_in_problem else 'NOT valid'} in the true problem"
+            if result.valid_in_problem is None
+            else f", {'valid' if result.valid_in_problem else 'NOT valid'} in the true problem"
         )
     )
     return 0 if good else 1
@@ -165,5 +167,5 @@ def run(words: list[str]) -> int:
 
 def _mapping(path: Path) -> dict[str, str]:
     """The atom of the problem for each learned atom, from a JSON file."""
-    found: dict[str, str] = read_json(path, {...: TEXT})
-    return found
+    mapping: dict[str, str] = read_json(path, {...: TEXT})
+    return mapping

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from argparse import Namespace
 from pathlib import Path
 
+from statewise.cli.commands import terminal_width
 from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import counted, say
 from statewise.runtime.overwriting import check_files, claimed_files
@@ -94,7 +94,7 @@ def _show(options: Namespace, into: Path | None) -> list[Path]:
                 model.with_atoms(pairs), reference.with_atoms(theirs).with_actions(model.names), picture("models.png")
             )
     trace = parse_trace(model, options.trace) if options.trace else None
-    width = shutil.get_terminal_size((100, 24)).columns
+    width = terminal_width()
     schemas = read_schemas(place) if place.is_dir() else None
     if schemas is not None:
         say("learned lifted:", *schema_lines(schemas, width), sep="\n")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
+from statewise.cli.commands import terminal_width
 from statewise.cli.counter import interruptible
 from statewise.runtime.arguments import Parser, above
 from statewise.runtime.messages import say
@@ -68,7 +68,7 @@ def run(words: list[str]) -> int:
                 say(f"\r{done} of {total} entries tried", end="", file=sys.stderr, flush=True)
 
         with interruptible() as stop:
-            found = simplify(
+            simpler = simplify(
                 model,
                 schemas=schemas,
                 reference=reference,
@@ -85,33 +85,35 @@ def run(words: list[str]) -> int:
             say(file=sys.stderr)
         after: dict[str, float] = {}
         if true is not None:
-            compared = ground(found.schemas, true.names) if found.schemas is not None else found.model
+            compared = ground(simpler.schemas, true.names) if simpler.schemas is not None else simpler.model
             after = syntactic(compared, true)
-        write_simplified(found, out, options.model, options.overwrite)
-    width = shutil.get_terminal_size((100, 24)).columns
-    lines = schema_lines(found.schemas, width) if found.schemas is not None else [model_table(found.model, width)]
+        write_simplified(simpler, out, options.model, options.overwrite)
+    width = terminal_width()
+    lines = schema_lines(simpler.schemas, width) if simpler.schemas is not None else [model_table(simpler.model, width)]
     say(*lines, sep="\n")
-    what = ("predicates", "literals") if found.schemas is not None else ("atoms", "preconditions, adds and deletes")
+    atoms, entries = ("atoms", "preconditions, adds and deletes")
+    if simpler.schemas is not None:
+        atoms, entries = ("predicates", "literals")
     say(
-        f"\n{what[0]}: {found.atoms[1]} of {found.atoms[0]}; {what[1]}: {found.entries[1]} of {found.entries[0]}; "
-        f"each step proven equivalent ({found.notion})"
+        f"\n{atoms}: {simpler.atoms[1]} of {simpler.atoms[0]}; {entries}: {simpler.entries[1]} of "
+        f"{simpler.entries[0]}; each step proven equivalent ({simpler.notion})"
     )
     if reference is not None:
         say(
             f"against {options.against}: precision {after['precision']:.3f} (before: {before['precision']:.3f}), "
             f"recall {after['recall']:.3f} (before: {before['recall']:.3f})"
         )
-    if true is not None and found.schemas is not None and found.notion != "definition 1":
+    if true is not None and simpler.schemas is not None and simpler.notion != "definition 1":
         there = {name.split()[0] for name in true.names}
-        if lacking := [name for name in found.schemas if name not in there]:
+        if lacking := [name for name in simpler.schemas if name not in there]:
             say(f"not simplified, since {options.against} has no such actions: {', '.join(lacking)}")
-    if found.undecided:
+    if simpler.undecided:
         say(
-            f"kept, since proofs reached their limits: {', '.join(found.undecided[:8])}"
-            + (f" and {len(found.undecided) - 8} more" if found.undecided[8:] else "")
+            f"kept, since proofs reached their limits: {', '.join(simpler.undecided[:8])}"
+            + (f" and {len(simpler.undecided) - 8} more" if simpler.undecided[8:] else "")
         )
-    if found.stopped is not None:
-        why = "the time is up" if found.stopped == "time" else "interrupted"
+    if simpler.stopped is not None:
+        why = "the time is up" if simpler.stopped == "time" else "interrupted"
         say(f"{why}: this is the simplest model so far; more may be unnecessary")
-    say(f"{found.seconds:.1f} s; wrote {options.out}")
+    say(f"{simpler.seconds:.1f} s; wrote {options.out}")
     return 0

@@ -103,8 +103,8 @@ def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
     possible = known.actions_over(known.objects_of(actions))
     for name in sorted(set(actions) - set(possible)):
         raise ValueError(
-            f"{name!r} has the same object in several places, unlike any such action in training: nothing is known "
-            "about it"
+            f"{name!r} has the same object in several places, unlike any action of this schema in training: nothing is "
+            "known about it"
         )
     return ground(schemas, possible)
 
@@ -120,19 +120,19 @@ def read_given(path: str, ignore_states: bool) -> Traces:
     """The traces of a file; a message on standard error says what else the file holds."""
     from statewise.strips import read_traces
 
-    found = read_traces(Path(path), ignore_states=ignore_states)
-    if found.unread:
-        say(f"{path}: not read: {', '.join(found.unread)}", file=sys.stderr)
-    return found
+    traces = read_traces(Path(path), ignore_states=ignore_states)
+    if traces.unread:
+        say(f"{path}: not read: {', '.join(traces.unread)}", file=sys.stderr)
+    return traces
 
 
 def read_example(path: str, ignore_states: bool) -> tuple[list[list[str]], str]:
     """The traces of a file as names of actions, without invalid actions, and the name of the first trace in messages.
     Raises `ValueError` if the first trace ends in an invalid action."""
-    found = read_given(path, ignore_states)
-    if found.labels[0]:
+    traces = read_given(path, ignore_states)
+    if traces.labels[0]:
         raise ValueError(f"{path}: the first trace ends in an invalid action: give a valid one")
-    rows = [[found.actions[at] for at in row[: len(row) - label]] for row, label in zip(found.rows, found.labels)]
+    rows = [[traces.actions[at] for at in row[: len(row) - label]] for row, label in zip(traces.rows, traces.labels)]
     return rows, f"{path}" if len(rows) == 1 else f"{path}, the first of {len(rows)} traces"
 
 

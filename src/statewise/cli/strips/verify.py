@@ -53,7 +53,7 @@ def run(words: list[str]) -> int:
     before = before_simplification(place, names) if place.is_dir() else None
     if before is not None:
         learned = ground(before, names)  # accepts the same traces, and proofs by pairs of atoms are easier
-    found = verify(
+    verdict = verify(
         learned,
         reference,
         real_states=options.real_states,
@@ -62,35 +62,35 @@ def run(words: list[str]) -> int:
         max_states=options.states,
     )
     if options.json:
-        say(printable(dataclasses.asdict(found)))
-        return CODES[found.outcome]
-    proven = f"; proven for {found.proven}" if found.proven is not None else ""
-    say(f"{found.outcome} ({found.notion}; {found.states} states, {found.seconds:.2f} s){proven}")
+        say(printable(dataclasses.asdict(verdict)))
+        return CODES[verdict.outcome]
+    proven = f"; proven for {verdict.proven}" if verdict.proven is not None else ""
+    say(f"{verdict.outcome} ({verdict.notion}; {verdict.states} states, {verdict.seconds:.2f} s){proven}")
     if before is not None:
         say("compared by the schemas before simplification, whose steps were proven for all instances")
-    if found.excluded:
-        many = len(found.excluded)
+    if verdict.excluded:
+        many = len(verdict.excluded)
         say(
             "for any number of objects, from every state without "
             + (f"any of these {many} pairs:" if many > 1 else "this pair:")
         )
-        say(*(f"  {pair}" for pair in found.excluded), sep="\n")
-    if found.depth is not None:
+        say(*(f"  {pair}" for pair in verdict.excluded), sep="\n")
+    if verdict.depth is not None:
         say(
-            f"they agree on all traces of up to {found.depth} actions"
-            + (f", and on all over {', '.join(found.objects)}" if found.objects else "")
+            f"they agree on all traces of up to {verdict.depth} actions"
+            + (f", and on all over {', '.join(verdict.objects)}" if verdict.objects else "")
         )
-    if found.counterexample is not None:
+    if verdict.counterexample is not None:
         say(
-            f"counterexample: {', '.join(found.counterexample)}"
-            + ("" if found.shortest else "   (there may be a shorter one)")
+            f"counterexample: {', '.join(verdict.counterexample)}"
+            + ("" if verdict.shortest else "   (there may be a shorter one)")
         )
-        if found.start is not None:
-            say(f"from the state: {', '.join(found.start)}")
-        other = "the reference" if found.accepted_by == "learned" else "the learned model"
-        whose = "the reference's" if found.accepted_by == "learned" else "the learned model's"
-        first = "the learned model" if found.accepted_by == "learned" else "the reference"
-        say(f"{first} accepts it, {other} rejects its last action; at fault: {whose} atom {found.head}")
-    if found.reason is not None:
-        say(found.reason)
-    return CODES[found.outcome]
+        if verdict.start is not None:
+            say(f"from the state: {', '.join(verdict.start)}")
+        other = "the reference" if verdict.accepted_by == "learned" else "the learned model"
+        whose = "the reference's" if verdict.accepted_by == "learned" else "the learned model's"
+        first = "the learned model" if verdict.accepted_by == "learned" else "the reference"
+        say(f"{first} accepts it, {other} rejects its last action; at fault: {whose} atom {verdict.head}")
+    if verdict.reason is not None:
+        say(verdict.reason)
+    return CODES[verdict.outcome]

@@ -1,6 +1,6 @@
 """Models in formats that other libraries load (folders of Hugging Face, GGUF files), and checkpoints of other code as
 weights of ours (`sps_checkpoint`).
 
-`export` chooses the format. `layouts` and `tensor_maps` say which models are a known architecture, and how tensors
-correspond. Only `registered` imports transformers at its top level. Imports no other part of `deploy`.
+`export` chooses the format. `layouts` says which models are a known architecture, and how tensors correspond. Only
+`registered` imports transformers at its top level. Imports no other part of `deploy`.
 """

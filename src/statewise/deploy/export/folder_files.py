@@ -60,8 +60,8 @@ def settle(paths: Iterable[Path], mode: int, tensors: Iterable[Tensor]) -> None:
             sync(file)
         sync_folder(path.parent)
         if path.suffix == ".safetensors":
-            with errors_of_safetensors(path), safe_open(path, "pt") as found:
-                if any(_sum(found.get_tensor(name)) not in sums for name in found.offset_keys()):
+            with errors_of_safetensors(path), safe_open(path, "pt") as stored:
+                if any(_sum(stored.get_tensor(name)) not in sums for name in stored.offset_keys()):
                     raise OSError(errno.EIO, "the file reads back differently than it was written", str(path))
 
 

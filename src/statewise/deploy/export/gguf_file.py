@@ -30,7 +30,7 @@ NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """Types of tokens in GGUF: the last are found in texts like special ones, and mean nothing else."""
 MODEL_RULES = ("ignore_merges", "continuing_subword_prefix", "end_of_word_suffix")
 ADDED_RULES = ("lstrip", "rstrip", "single_word")
-"""What a tokenizer.json may say of its model and of added tokens, and GGUF cannot."""
+"""Rules that a tokenizer.json may have for its model and for added tokens, and that GGUF cannot express."""
 
 
 def export_gguf(model: Model, out: Path, scratch: Path) -> Exported:
@@ -43,15 +43,15 @@ def export_gguf(model: Model, out: Path, scratch: Path) -> Exported:
         )
     gguf = needed("gguf", "GGUF files")
     try:
-        found = plain(model.objective)
+        decoder = plain(model.objective)
     except NotPlain as error:
         raise ValueError(f"{error}, so no engine of GGUF files has its architecture: export it --to hf") from None
-    if not isinstance(found.layout, Llama):
+    if not isinstance(decoder.layout, Llama):
         raise ValueError(
             "as GGUF only decoders with the blocks of Llama are exact (norm rms, positions rope, mlp swiglu), and this "
-            f"one is a {found.layout.architecture}: export it --to hf"
+            f"one is a {decoder.layout.architecture}: export it --to hf"
         )
-    if found.config.bias:
+    if decoder.config.bias:
         raise ValueError("readers of GGUF files ignore the biases of a Llama (backbone.bias true): export it --to hf")
     notes: list[str] = []
     vocabulary = _vocabulary(tokenizer_json(model.task) or "{}")
@@ -61,19 +61,19 @@ def export_gguf(model: Model, out: Path, scratch: Path) -> Exported:
             "token ids"
         )
     writer = gguf.GGUFWriter(None, "llama")
-    _add_facts(writer, found, f"statewise {__version__} {model.recipe.task.name} {model.recipe.objective.name}")
+    _add_facts(writer, decoder, f"statewise {__version__} {model.recipe.task.name} {model.recipe.objective.name}")
     if vocabulary is None:
         writer.add_tokenizer_model("none")
     else:
         _add_vocabulary(writer, vocabulary, model.task.end)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, found.config.layers)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, decoder.config.layers)
     arrays = {
-        names.get_name(name, (".weight",)): _interleaved(name, tensor, found.config.heads)
-        for name, tensor in found.tensors.items()
+        names.get_name(name, (".weight",)): _interleaved(name, tensor, decoder.config.heads)
+        for name, tensor in decoder.tensors.items()
     }
     with replacing(scratch) as file:
         _write(gguf, writer, arrays, file)
-    parameters = sum(tensor.numel() for tensor in found.tensors.values())
+    parameters = sum(tensor.numel() for tensor in decoder.tensors.values())
     return Exported(out, "llama", parameters, scratch.stat().st_size, notes)
 
 
@@ -92,11 +92,11 @@ def _write(gguf: Any, writer: Any, arrays: Mapping[str, np.ndarray], file: Check
         writer.write_padding(file, array.nbytes)
 
 
-def _add_facts(writer: Any, found: Plain, name: str) -> None:
-    config = found.config
+def _add_facts(writer: Any, decoder: Plain, name: str) -> None:
+    config = decoder.config
     writer.add_name(name)
     writer.add_file_type(0)  # all tensors in float32
-    writer.add_context_length(found.context)
+    writer.add_context_length(decoder.context)
     writer.add_embedding_length(config.width)
     writer.add_block_count(config.layers)
     writer.add_feed_forward_length(config.hidden_width)
@@ -105,26 +105,26 @@ def _add_facts(writer: Any, found: Plain, name: str) -> None:
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_rope_dimension_count(config.width // config.heads)
     writer.add_rope_freq_base(ROPE_BASE)
-    writer.add_vocab_size(found.vocabulary)
+    writer.add_vocab_size(decoder.vocabulary)
 
 
 def _vocabulary(content: str) -> dict[str, Any] | None:
     """Tokens by id, their types, and merges of a tokenizer.json; None if GGUF cannot express it."""
-    found = json.loads(content)
-    split = found.get("pre_tokenizer") or {}
-    if found.get("model", {}).get("type") != "BPE" or found["normalizer"] is not None:
+    tokenizer = json.loads(content)
+    split = tokenizer.get("pre_tokenizer") or {}
+    if tokenizer.get("model", {}).get("type") != "BPE" or tokenizer["normalizer"] is not None:
         return None
     if {key: split.get(key) for key in GPT2_SPLITS} != GPT2_SPLITS:
         return None
-    added = {token["id"]: token for token in found["added_tokens"]}
-    if any(found["model"].get(rule) for rule in MODEL_RULES):
+    added = {token["id"]: token for token in tokenizer["added_tokens"]}
+    if any(tokenizer["model"].get(rule) for rule in MODEL_RULES):
         return None
     if any(token[rule] for token in added.values() for rule in ADDED_RULES):
         return None
-    tokens = {number: token for token, number in found["model"]["vocab"].items()}
+    tokens = {number: token for token, number in tokenizer["model"]["vocab"].items()}
     tokens |= {number: token["content"] for number, token in added.items()}
     types = {number: CONTROL if token["special"] else USER_DEFINED for number, token in added.items()}
-    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in found["model"]["merges"])
+    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in tokenizer["model"]["merges"])
     return {
         "tokens": [tokens[number] for number in range(len(tokens))],
         "types": [types.get(number, NORMAL) for number in range(len(tokens))],

@@ -14,17 +14,61 @@ differ from ours (epsilons, bias, activation, tied head, special tokens) are alw
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
+from torch.nn import Module
 from typing_extensions import override
 
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.two_stream import TwoStream
-from statewise.deploy.export.tensor_maps import Stacked, TensorMap, Zeros, to_theirs
 from statewise.objectives.base import Objective
 from statewise.objectives.predictors import CausalPredictor
+
+Tensors = Mapping[str, Tensor]
+
+
+class TensorMap(ABC):
+    """Tensors of ours that are the same numbers as tensors of theirs."""
+
+    @abstractmethod
+    def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
+        """The other library's tensors, from ours."""
+
+
+@dataclass(frozen=True)
+class Stacked(TensorMap):
+    """The rows of one tensor of ours are those of several of theirs, which have equally many, one after the other."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    transposed: bool = False
+    """Whether their matrices map rows of inputs from the left, so that they are ours transposed."""
+
+    @override
+    def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
+        parts = ours[self.ours].chunk(len(self.theirs))
+        return {name: (part.T if self.transposed else part).contiguous() for name, part in zip(self.theirs, parts)}
+
+
+@dataclass(frozen=True)
+class Zeros(TensorMap):
+    """A vector of theirs that ours do not have: zeros."""
+
+    name: str
+    size: int
+
+    @override
+    def to_theirs(self, ours: Tensors) -> dict[str, Tensor]:
+        return {self.name: next(iter(ours.values())).new_zeros(self.size)}
+
+
+def to_theirs(maps: Iterable[TensorMap], ours: Tensors) -> dict[str, Tensor]:
+    """The other library's tensors by name."""
+    return {name: tensor for one in maps for name, tensor in one.to_theirs(ours).items()}
+
 
 ROPE_BASE = 10000.0
 """See `nn.attention.ROTARY_BASE`."""
@@ -43,7 +87,7 @@ class Layout(ABC):
     """Whether the architecture can have biases."""
 
     def fits(self, config: GPTConfig) -> bool:
-        """Whether it represents such a decoder exactly."""
+        """Whether the architecture represents a decoder with this configuration exactly."""
         kind = config.norm == self.norm and config.positions == self.positions and config.mlp in self.mlps
         return kind and (self.biased or not config.bias)
 
@@ -66,7 +110,32 @@ class Layout(ABC):
         """Maps between our tensors and those of the architecture."""
 
 
-class Llama(Layout):
+class LlamaLike(Layout):
+    """An architecture whose tensors have the names of Llama's, but for those of the MLP."""
+
+    mlp_names: ClassVar[tuple[str, ...]] = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    """The matrices of the MLP: those into it, then the one out of it."""
+
+    @override
+    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
+        yield Stacked("embedding.weight", ("model.embed_tokens.weight",))
+        for layer in range(config.layers):
+            ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
+            yield from _norm(config, f"{ours}attention_norm", f"{theirs}input_layernorm")
+            yield from _norm(config, f"{ours}mlp_norm", f"{theirs}post_attention_layernorm")
+            for mine, names in {
+                "attention.in_proj": tuple(f"self_attn.{which}_proj" for which in "qkv"),
+                "attention.out_proj": ("self_attn.o_proj",),
+                "mlp.in_proj": self.mlp_names[:-1],
+                "mlp.out_proj": self.mlp_names[-1:],
+            }.items():
+                for kind in ("weight", "bias") if config.bias else ("weight",):
+                    yield Stacked(f"{ours}{mine}.{kind}", tuple(f"{theirs}{name}.{kind}" for name in names))
+        yield from _norm(config, "norm", "model.norm")
+        yield from _head(config)
+
+
+class Llama(LlamaLike):
     """RMSNorm, rotary positions, gated SiLU (Touvron et al. 2023)."""
 
     architecture, model_type = "LlamaForCausalLM", "llama"
@@ -84,12 +153,8 @@ class Llama(Layout):
             "pretraining_tp": 1,
         }
 
-    @override
-    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        yield from _llama_like_maps(config, ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
 
-
-class StableLM(Layout):
+class StableLM(LlamaLike):
     """LayerNorm, rotary positions, gated SiLU (Bellagente et al. 2024)."""
 
     architecture, model_type = "StableLmForCausalLM", "stablelm"
@@ -107,16 +172,13 @@ class StableLM(Layout):
             "hidden_dropout": config.dropout,
         }
 
-    @override
-    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        yield from _llama_like_maps(config, ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
 
-
-class Starcoder2(Layout):
+class Starcoder2(LlamaLike):
     """LayerNorm, rotary positions, GELU or ReLU (Lozhkov et al. 2024)."""
 
     architecture, model_type = "Starcoder2ForCausalLM", "starcoder2"
     norm, positions, mlps = "layer", "rope", ("gelu", "relu")
+    mlp_names = ("mlp.c_fc", "mlp.c_proj")
 
     @override
     def shape(self, config: GPTConfig, context: int) -> dict[str, Any]:
@@ -129,10 +191,6 @@ class Starcoder2(Layout):
             "residual_dropout": config.dropout,
             "embedding_dropout": config.dropout,
         }
-
-    @override
-    def maps(self, config: GPTConfig) -> Iterator[TensorMap]:
-        yield from _llama_like_maps(config, ("mlp.c_fc",), "mlp.c_proj")
 
 
 class GPT2(Layout):
@@ -207,25 +265,6 @@ def _llama_like(config: GPTConfig, context: int, rotary: float | None = None) ->
     }
 
 
-def _llama_like_maps(config: GPTConfig, first: tuple[str, ...], second: str) -> Iterator[TensorMap]:
-    """`first`, `second`: their names of the matrices of the MLP."""
-    yield Stacked("embedding.weight", ("model.embed_tokens.weight",))
-    for layer in range(config.layers):
-        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
-        yield from _norm(config, f"{ours}attention_norm", f"{theirs}input_layernorm")
-        yield from _norm(config, f"{ours}mlp_norm", f"{theirs}post_attention_layernorm")
-        for mine, names in {
-            "attention.in_proj": tuple(f"self_attn.{which}_proj" for which in "qkv"),
-            "attention.out_proj": ("self_attn.o_proj",),
-            "mlp.in_proj": first,
-            "mlp.out_proj": (second,),
-        }.items():
-            for kind in ("weight", "bias") if config.bias else ("weight",):
-                yield Stacked(f"{ours}{mine}.{kind}", tuple(f"{theirs}{name}.{kind}" for name in names))
-    yield from _norm(config, "norm", "model.norm")
-    yield from _head(config)
-
-
 def _norm(config: GPTConfig, ours: str, theirs: str) -> Iterator[TensorMap]:
     yield Stacked(f"{ours}.weight", (f"{theirs}.weight",))
     if config.norm == "layer":
@@ -275,15 +314,15 @@ def plain(objective: Objective) -> Plain:
         raise NotPlain(
             f"no architecture has norm {config.norm}, positions {config.positions}, mlp {config.mlp}{bias} together"
         )
+    ours, beside = split_weights(objective, backbone)
+    ours["embedding.weight"] = ours["embedding.weight"][: backbone.vocabulary]  # without the row of <predict>
+    return Plain(layout, config, backbone.context, backbone.vocabulary, to_theirs(layout.maps(config), ours), beside)
+
+
+def split_weights(objective: Objective, backbone: Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """On the CPU: the weights of the backbone under its own names, and all others under those of the
+    objective."""
     (prefix,) = [f"{name}." for name, module in objective.named_modules() if module is backbone]
     every = {name: tensor.detach().cpu() for name, tensor in objective.state_dict().items()}
-    ours = {name.removeprefix(prefix): tensor for name, tensor in every.items() if name.startswith(prefix)}
-    ours["embedding.weight"] = ours["embedding.weight"][: backbone.vocabulary]  # without the row of <predict>
-    return Plain(
-        layout,
-        config,
-        backbone.context,
-        backbone.vocabulary,
-        to_theirs(layout.maps(config), ours),
-        {name: tensor for name, tensor in every.items() if not name.startswith(prefix)},
-    )
+    beside = {name: tensor for name, tensor in every.items() if not name.startswith(prefix)}
+    return {name.removeprefix(prefix): every[name] for name in every if name not in beside}, beside

@@ -73,22 +73,22 @@ class _Sizes:
 def objective_of(config: StatewiseConfig) -> Objective:
     """The objective with its backbone, with initial weights. Raises `ValueError` for unknown names and fields."""
     names = ("backbone", "objective", "vocab_size", "max_position_embeddings", "rows", "pretrained_config")
-    given = {name: getattr(config, name) for name in names}
-    check(given, FIELDS, "config.json of this model")
-    if given["pretrained_config"] is None:
-        return _objective(config, given)
+    values = {name: getattr(config, name) for name in names}
+    check(values, FIELDS, "config.json of this model")
+    if values["pretrained_config"] is None:
+        return _objective(config, values)
     with TemporaryDirectory() as folder:  # the backbone reads its architecture from a file
-        write_json(Path(folder) / CONFIG, given["pretrained_config"])
-        return _objective(config, {**given, "backbone": {**given["backbone"], "model": folder}})
+        write_json(Path(folder) / CONFIG, values["pretrained_config"])
+        return _objective(config, {**values, "backbone": {**values["backbone"], "model": folder}})
 
 
-def _objective(config: StatewiseConfig, given: Mapping[str, Any]) -> Objective:
+def _objective(config: StatewiseConfig, values: Mapping[str, Any]) -> Objective:
     parts = {}
     for kind, table in (("backbone", BACKBONES), ("objective", OBJECTIVES)):
-        fields = dict(given[kind])
+        fields = dict(values[kind])
         name = fields.pop("name")
         parts[kind] = Component(name, fill(table[name].Config, fields, f"{kind} {name}"))
-    trainer = TrainerConfig(rows=given["rows"])
+    trainer = TrainerConfig(rows=values["rows"])
     return make_objective(Recipe(task=Component("", None), trainer=trainer, seed=0, **parts), _Sizes(config))
 
 
@@ -147,10 +147,10 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, *given: Any, **options: Any) -> Any:
+    def from_pretrained(cls, *arguments: Any, **options: Any) -> Any:
         """See `PreTrainedModel.from_pretrained`. Raises `ValueError` if weights are missing or unknown."""
         wants_hidden = options.pop("output_loading_info", False)
-        model, facts = super().from_pretrained(*given, output_loading_info=True, **options)
+        model, facts = super().from_pretrained(*arguments, output_loading_info=True, **options)
         for kind, what in {"missing_keys": "lack", "unexpected_keys": "have, and the model does not,"}.items():
             names = sorted(facts[kind])
             if names:
@@ -185,7 +185,7 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
         output_attentions: bool | None,
         output_hidden_states: bool | None,
     ) -> _Outputs:
-        """What the model computes for `tokens` (B, T); `last_only`: only the last column of the logits is needed."""
+        """The outputs of the model for `tokens` (B, T); `last_only`: only the last column of the logits is needed."""
         if output_attentions:
             raise ValueError("the attention of this model computes no weights that could be returned")
         real = None if attention_mask is None else attention_mask[:, -tokens.shape[1] :].bool()
@@ -206,13 +206,13 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
                     return _Outputs(None, _prompt(cache, tokens, real), None, cache)
                 readout, logits, places = _extended(cache, tokens, real)
         seen: list[Tensor] = []
-        for name, found in parts.items():
-            if {len(part) for part in found} != {len(tokens)}:
+        for name, seen_parts in parts.items():
+            if {len(part) for part in seen_parts} != {len(tokens)}:
                 raise ValueError(
                     f"{name} cannot be returned: with a cache, this model reads rows of different lengths one after "
                     "the other; set use_cache=False, or leave out output_hidden_states"
                 )
-            seen.append(_put_back(torch.cat(found, dim=1), places, real))
+            seen.append(_put_back(torch.cat(seen_parts, dim=1), places, real))
         readout, logits = _put_back(readout, places, real), _put_back(logits, places, real)
         return _Outputs(readout, logits, (*seen, readout) if wants_hidden else None, cache)
 
@@ -237,7 +237,7 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
 
         def named(layer: int, where: str) -> str:
             name = rf"blocks\.{layer}\.(input\.|prediction\.)?{where}"
-            return next(found for found in points if re.fullmatch(name, found))
+            return next(point for point in points if re.fullmatch(name, point))
 
         last = max(int(name.split(".")[1]) for name in points if name.startswith("blocks."))
         names = [named(0, "hook_resid_pre"), *(named(layer, "hook_resid_post") for layer in range(last))]
@@ -269,9 +269,9 @@ class StatewiseModel(_Loaded):
         return_dict: bool | None = None,
         **_: Any,
     ) -> Any:
-        """What the vocabulary head reads, (B, T, D), after each of `input_ids` (B, T), zero where `attention_mask` is,
-        and the hidden states. For these and for errors see `StatewiseForCausalLM.forward`. Without gradients."""
-        found = self._read(
+        """The inputs of the vocabulary head, (B, T, D), after each of `input_ids` (B, T), zero where `attention_mask`
+        is, and the hidden states. For these and for errors see `StatewiseForCausalLM.forward`. Without gradients."""
+        outputs = self._read(
             input_ids,
             attention_mask,
             past_key_values,
@@ -281,9 +281,9 @@ class StatewiseModel(_Loaded):
             output_hidden_states=output_hidden_states,
         )
         if return_dict is False:
-            return tuple(part for part in (found.readout, found.cache, found.hidden_states) if part is not None)
+            return tuple(part for part in (outputs.readout, outputs.cache, outputs.hidden_states) if part is not None)
         return BaseModelOutputWithPast(
-            last_hidden_state=found.readout, past_key_values=found.cache, hidden_states=found.hidden_states
+            last_hidden_state=outputs.readout, past_key_values=outputs.cache, hidden_states=outputs.hidden_states
         )
 
 
@@ -326,7 +326,7 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
                 "this model computes no gradients, so transformers cannot train it: `statewise train` does, also from "
                 "a run's weights; `model.eval()` gives its loss"
             )
-        found = self._read(
+        outputs = self._read(
             input_ids,
             attention_mask,
             past_key_values,
@@ -335,16 +335,16 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
         )
-        logits, loss = found.logits[:, -logits_to_keep:], None
+        logits, loss = outputs.logits[:, -logits_to_keep:], None
         if labels is not None:
             wanted = labels[:, 1:]
             if attention_mask is not None:
                 wanted = wanted.masked_fill(attention_mask[:, -wanted.shape[1] :] == 0, -100)
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), wanted.flatten())
         if return_dict is False:
-            return tuple(part for part in (loss, logits, found.cache, found.hidden_states) if part is not None)
+            return tuple(part for part in (loss, logits, outputs.cache, outputs.hidden_states) if part is not None)
         return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=found.cache, hidden_states=found.hidden_states
+            loss=loss, logits=logits, past_key_values=outputs.cache, hidden_states=outputs.hidden_states
         )
 
 
@@ -396,8 +396,8 @@ def _counts(real: Tensor) -> np.ndarray:
     return counts
 
 
-def _put_back(found: Tensor, places: Tensor | None, real: Tensor | None) -> Tensor:
+def _put_back(outputs: Tensor, places: Tensor | None, real: Tensor | None) -> Tensor:
     """Outputs (B, T, ...) in the columns of their tokens, zero elsewhere."""
     if places is None or real is None:
-        return found
-    return found.gather(1, places[..., None].expand_as(found)).masked_fill(~real[..., None], 0)
+        return outputs
+    return outputs.gather(1, places[..., None].expand_as(outputs)).masked_fill(~real[..., None], 0)

@@ -53,26 +53,26 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise FileNotFoundError(f"{path}: no such file")
     if path.suffix == ".safetensors":
         try:
-            found: Any = load_file(path)
+            content: Any = load_file(path)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is not a readable safetensors file: {error}") from None
     else:
         try:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise ValueError(
-                f"{path} holds more than tensors and plain data, which is not unpickled: save its state_dict() alone"
+                f"{path} holds more than tensors and plain data, and more is not unpickled: save only its state_dict()"
             ) from None
         except Exception as error:  # for a corrupt archive, PyTorch raises almost anything
             raise ValueError(f"{path} is not a readable PyTorch file: {error}") from None
     for key in WRAPPERS:
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    named = isinstance(found, dict) and all(isinstance(name, str) for name in found)
-    if not named or not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    named = isinstance(content, dict) and all(isinstance(name, str) for name in content)
+    if not named or not content or not all(isinstance(tensor, Tensor) for tensor in content.values()):
         raise ValueError(f"{path} holds no tensors by name, neither at the top nor under {', '.join(WRAPPERS)}")
     tensors: dict[str, Tensor] = {}
-    for name, tensor in found.items():
+    for name, tensor in content.items():
         for prefix in PREFIXES:
             name = name.removeprefix(prefix)
         if name in tensors:

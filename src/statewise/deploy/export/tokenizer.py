@@ -39,11 +39,11 @@ def tokenizer_config(content: str, task: Task) -> dict[str, Any]:
     """tokenizer_config.json for a tokenizer.json of a task.
 
     The class is one that versions 4 and 5 of transformers both know and that leaves the pre-tokenizer as it is."""
-    found = json.loads(content)
-    added = {token["id"]: token["content"] for token in found["added_tokens"]}
+    tokenizer = json.loads(content)
+    added = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
     end = added.get(task.end)
     padding = end or added.get(task.filler) or next((name for name in added.values() if PADDING in name), None)
-    named = {"unk_token": found["model"].get("unk_token"), "eos_token": end, "pad_token": padding}
+    named = {"unk_token": tokenizer["model"].get("unk_token"), "eos_token": end, "pad_token": padding}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{name: token for name, token in named.items() if token},
@@ -57,9 +57,9 @@ def tokenizer_config(content: str, task: Task) -> dict[str, Any]:
 
 
 def lead(form: TextFormat) -> str:
-    """What decoded text begins with. Programs append what a model generates to the prompt, and a tokenizer decodes it
-    without the prompt, so every symbol is written with the separator before it, as GPT-2 writes words. Formats that
-    remove separators again (`tidy`) have none."""
+    """The text with which decoded text begins. Programs append what a model generates to the prompt, and a tokenizer
+    decodes it without the prompt, so every symbol is written with the separator before it, as GPT-2 writes words.
+    Formats that remove separators again (`tidy`) have none."""
     return "" if form.tidy else form.separator
 
 
@@ -83,7 +83,7 @@ def word_level(
         special[token] = name
         tokens[name] = token
     rules = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
-    normalise, split = _read(form, None if end is None else symbols[end])
+    normalise, split = _reading_steps(form, None if end is None else symbols[end])
     return {
         "version": "1.0",
         "truncation": None,
@@ -92,7 +92,7 @@ def word_level(
         "normalizer": _sequence("normalizers", [*(_replace(*rule) for rule in form.normalise), *normalise]),
         "pre_tokenizer": _sequence("pretokenizers", split),
         "post_processor": None,
-        "decoder": _sequence("decoders", _written(form)),
+        "decoder": _sequence("decoders", _writing_steps(form)),
         "model": {"type": "WordLevel", "vocab": tokens, "unk_token": special[unknown]},
     }
 
@@ -102,7 +102,7 @@ def is_exact(content: str, task: Task) -> bool:
     that the task itself does not reproduce are left out."""
     tokenizer = needed("tokenizers", "exported tokenizers").Tokenizer.from_str(content)
     first = "" if task.text_format is None else lead(task.text_format)
-    for row in _some(len(task.vocab), task.end, task.context):
+    for row in _sequences_of_symbols(len(task.vocab), task.end, task.context):
         text = task.decode(row)
         try:
             if task.encode(text).tolist() != row:
@@ -116,7 +116,7 @@ def is_exact(content: str, task: Task) -> bool:
     return True
 
 
-def _some(vocabulary: int, end: int | None, context: int) -> Iterator[list[int]]:
+def _sequences_of_symbols(vocabulary: int, end: int | None, context: int) -> Iterator[list[int]]:
     """Every symbol alone and twice, and random sequences, half of them with the end token."""
     rng, symbols = np.random.default_rng(0), [token for token in range(vocabulary) if token != end]
     for token in symbols:
@@ -127,7 +127,7 @@ def _some(vocabulary: int, end: int | None, context: int) -> Iterator[list[int]]
         yield row if end is None or number % 2 else [*row[:-1], end]
 
 
-def _read(form: TextFormat, end: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _reading_steps(form: TextFormat, end: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Steps that normalise a text, and that split it into tokens as they are spelled."""
     first = lead(form)
     if first.strip() or "\t" in first:  # the package can put only a space before a symbol that was split off
@@ -141,7 +141,7 @@ def _read(form: TextFormat, end: str | None) -> tuple[list[dict[str, Any]], list
     return [], [*cut, symbols, _byte_level(prefixed=bool(first))]
 
 
-def _written(form: TextFormat) -> list[dict[str, Any]]:
+def _writing_steps(form: TextFormat) -> list[dict[str, Any]]:
     """Steps from tokens to text."""
     if not form.tidy:
         return [_byte_level(prefixed=False)]

@@ -1,5 +1,5 @@
 """A page that shows a model reading and writing token by token, beside what its task knows to be true.
 
-`observer` makes traces of models, `page` the web page that draws them; `routes` serves both, `recording` writes the
-page with recorded traces as one file. Imports `deploy.serving`, whose server has the page at `/`.
+`observer` makes traces of models, `page` the web page that draws them, also with recorded traces as one file, and
+`routes` serves both. Imports `deploy.serving`, whose server has the page at `/`.
 """

@@ -15,8 +15,10 @@ from typing_extensions import override
 from statewise.analysis.beliefs.least_squares import r2
 from statewise.analysis.beliefs.pictures import Plane, planes
 from statewise.data_types import Examples
-from statewise.deploy.playground.trace import Weighted
 from statewise.tasks.base import Believed, Task, World
+
+Weighted = list[tuple[int, float]]
+"""Numbers of tokens or states, each with a log-probability or a weight."""
 
 MOST_STATES = 1024
 """With more different states, none are read off: there are too few examples of each."""
@@ -38,8 +40,8 @@ class Knowledge(ABC):
     measure: str
     """Name of the measure that `quality` returns."""
     colours: np.ndarray | None = None
-    """(n, T) of the states of `examples`, those of `pictures`, empty where a state is unknown; None: no picture has
-    colours."""
+    """(n, T) colours of the states of `examples`, as in `pictures`, empty where a state is unknown; None: no picture
+    has colours."""
 
     @abstractmethod
     def states(self, examples: Examples) -> np.ndarray:
@@ -50,7 +52,7 @@ class Knowledge(ABC):
         """How good readings (m, C) of true states (m, C) are; 1 is perfect."""
 
     def places(self, states: np.ndarray) -> list[list[tuple[float, float]]] | None:
-        """Where states (m, C) are on each plane of `pictures`, (m) lists; None if there is no plane."""
+        """Places of states (m, C) on each plane of `pictures`, (m) lists; None if there is no plane."""
         return None
 
     def pictures(self) -> list[dict[str, Any]]:
@@ -76,15 +78,15 @@ class Labels(Knowledge):
 
     def __init__(self, task: World, examples: Examples) -> None:
         self.task = task
-        found = task.labels(examples)
-        self.labels = np.unique(found[found >= 0])
+        labels = task.labels(examples)
+        self.labels = np.unique(labels[labels >= 0])
         self.names = [task.state_name(int(label)) for label in self.labels]
 
     def states(self, examples: Examples) -> np.ndarray:
         """See `Knowledge.states`; unknown, too, for states that are not among those known."""
-        found = self.task.labels(examples)
-        index = np.searchsorted(self.labels, found).clip(max=len(self.labels) - 1)
-        known = self.labels[index] == found
+        labels = self.task.labels(examples)
+        index = np.searchsorted(self.labels, labels).clip(max=len(self.labels) - 1)
+        known = self.labels[index] == labels
         return np.where(known[..., None], np.eye(len(self.labels))[index], np.nan)
 
     def quality(self, read: np.ndarray, true: np.ndarray) -> float:
@@ -126,18 +128,18 @@ class Beliefs(Knowledge):
 
     @override
     def places(self, states: np.ndarray) -> list[list[tuple[float, float]]]:
-        found = np.stack([plane.place(states[:, plane.columns]) for plane in self.planes], axis=1)
-        return [[(float(x), float(y)) for x, y in row] for row in found]
+        on_planes = np.stack([plane.place(states[:, plane.columns]) for plane in self.planes], axis=1)
+        return [[(float(x), float(y)) for x, y in row] for row in on_planes]
 
     @override
     def pictures(self) -> list[dict[str, Any]]:
-        found = []
+        pictures = []
         for plane in self.planes:
             drawing = plane.draw("", self.every)
             points = drawing.points[0]
             _, first = np.unique(np.array(points.places).round(3), axis=0, return_index=True)
             few = first[np.linspace(0, len(first) - 1, min(DOTS, len(first))).round().astype(int)].tolist()
-            found.append(
+            pictures.append(
                 {
                     "name": plane.name.rstrip(", "),
                     "kind": plane.kind,
@@ -146,7 +148,7 @@ class Beliefs(Knowledge):
                     "colours": [points.colours[row] for row in few],
                 }
             )
-        return found
+        return pictures
 
 
 def knowledge(task: Task, examples: Examples) -> Knowledge | None:
@@ -155,5 +157,5 @@ def knowledge(task: Task, examples: Examples) -> Knowledge | None:
         return Beliefs(task, examples)
     if not isinstance(task, World):
         return None
-    found = Labels(task, examples)
-    return found if 2 <= len(found.names) <= MOST_STATES else None
+    labels = Labels(task, examples)
+    return labels if 2 <= len(labels.names) <= MOST_STATES else None

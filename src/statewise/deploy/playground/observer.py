@@ -1,10 +1,12 @@
-"""Observes one model: traces of sequences, on a plane and with a reading of its states that are fitted once."""
+"""Observes one model: traces of sequences, which say what it predicts and holds after each token, on a plane and with a
+reading of its states that are fitted once.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,8 +20,7 @@ from statewise.data_types import Examples
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Drafter, GoalScorer, start_conditioned
-from statewise.deploy.playground.knowledge import Knowledge, knowledge
-from statewise.deploy.playground.trace import Place, Trace, Weighted, rounded
+from statewise.deploy.playground.knowledge import Knowledge, Weighted, knowledge
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.served import UNCONDITIONED, Served
 from statewise.model.snapshots import snapshot
@@ -27,6 +28,83 @@ from statewise.reporting.figures import objective_colour
 from statewise.runtime.devices import in_float64
 from statewise.tasks.base import RunningText, World
 from statewise.tasks.batches import collate
+
+DIGITS = 5
+"""Significant digits of numbers in JSON."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One token of a sequence, and the model after it."""
+
+    token: int
+    log_probability: float | None
+    """Log-probability of the token given those before it; None for the first one."""
+    next: Weighted
+    """The likeliest next tokens with their log-probabilities, likeliest first, then the other legal ones."""
+    legal: list[int] | None
+    """The legal next tokens; None: any, or unknown."""
+    true_next: list[float] | None
+    """True probabilities of the tokens in `next`; None: unknown."""
+    state: tuple[float, float]
+    """The belief state on the `plane` of `Observer.description`."""
+    true: Weighted | None
+    """The true state, or the belief that is exact: its coordinates by number, zeros left out; None: unknown."""
+    read: Weighted | None
+    """The true state as read off the belief state by least squares."""
+    true_at: list[tuple[float, float]] | None = None
+    """Where the exact belief lies on each of the `planes` of `Observer.description`; None: the task has none, or it is
+    unknown."""
+    read_at: list[tuple[float, float]] | None = None
+    """Where the belief that is read off the state lies on each plane."""
+    drafted: bool = False
+    """Whether the token was drafted and accepted."""
+    offered: int | None = None
+    """Tokens that were drafted for the pass that this token ends; None if the token ends no pass."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A sequence as one model sees it."""
+
+    model: str
+    prompt: int
+    """Number of tokens of the prompt."""
+    given: int
+    """Number of tokens that were given: the prompt and the tokens forced after it."""
+    places: Sequence[Place]
+    goal: Sequence[int]
+    """Tokens that the completion was conditioned on; empty: none."""
+    finish: str
+    """`stop`: the model ended the sequence; `length`: the limit was reached."""
+    passes: int | None
+    """Number of passes for the completion with drafts; None if nothing was drafted."""
+    texts: Mapping[int, str]
+    """Texts of all tokens that occur."""
+    scene: Mapping[str, Any]
+    """See `Task.scene`."""
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values with rounded numbers; fields of places that are None or false are left out."""
+        places = [
+            {name: value for name, value in vars(place).items() if value is not None and value is not False}
+            for place in self.places
+        ]
+        texts = {str(token): text for token, text in self.texts.items()}
+        content: dict[str, Any] = rounded({**vars(self), "places": places, "texts": texts})
+        return content
+
+
+def rounded(value: Any) -> Any:
+    """JSON values with numbers of at most `DIGITS` significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {str(key): rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(item) for item in value]
+    return value
+
 
 POSITIONS, SEQUENCES = 8192, 512
 """Maximum numbers of held-out positions and sequences to which the plane and the reading are fitted."""
@@ -158,7 +236,7 @@ class Observer:
         elif known is not None:
             true = known.states(self._examples)[there][which]
             labels = np.where(np.isfinite(true).all(1), np.nan_to_num(true).argmax(1), -1).tolist()
-        found: dict[str, Any] = rounded(
+        described: dict[str, Any] = rounded(
             {
                 "name": served.name,
                 "task": recipe.task.name,
@@ -186,11 +264,11 @@ class Observer:
                 "examples": [self.example(row) for row in range(min(OFFERED, len(self._examples)))],
             }
         )
-        return found
+        return described
 
     @property
     def sequences(self) -> str:
-        """Equal for models that read the same sequences: a digest of their task's kind and symbols."""
+        """Digest of the task's kind and symbols, which is equal for models that read the same sequences."""
         return hashlib.sha256(repr((type(self.task).__qualname__, self.task.vocab.symbols)).encode()).hexdigest()[:12]
 
     def example(self, row: int) -> dict[str, Any]:
@@ -314,13 +392,13 @@ class Observer:
         read = None if reading is None else reading[0](states)
         true_at = None if known is None or true is None else known.places(np.nan_to_num(true))
         read_at = None if known is None or read is None else known.places(read)
-        found = []
+        places = []
         for place in range(len(tokens)):
             legal = self._legal(tokens[: place + 1])
             following = self._following(logp[place], legal, top)
             may = ahead is not None and bool(np.isfinite(ahead[0, place]).all())
             sure = certain is not None and bool(certain[place])
-            found.append(
+            places.append(
                 Place(
                     int(tokens[place]),
                     float(logp[place - 1, tokens[place]]) if place else None,
@@ -334,7 +412,7 @@ class Observer:
                     None if read_at is None else read_at[place],
                 )
             )
-        return found
+        return places
 
     def _log_probabilities(self, examples: Examples, goal: np.ndarray | None) -> np.ndarray:
         """(T, V) float64: the log-probabilities of the next token after each place."""
@@ -350,8 +428,8 @@ class Observer:
                 if tokens.shape[1] > prompt:
                     parts.append(self.predictor.extend(cursor, tokens[:, prompt:])[0, :, :V])
                 logits = torch.cat(parts)
-            found: np.ndarray = in_float64(logits[:, :V]).log_softmax(-1).cpu().numpy()
-        return found
+            log_probabilities: np.ndarray = in_float64(logits[:, :V]).log_softmax(-1).cpu().numpy()
+        return log_probabilities
 
     def _following(self, logp: np.ndarray, legal: list[int] | None, top: int) -> Weighted:
         """The `top` likeliest tokens, and all that are legal if they are few."""
@@ -372,7 +450,7 @@ class Observer:
         if not isinstance(self.task, World):
             return None
         try:
-            found: list[int] = self.task.legal(prefix).tolist()
+            legal: list[int] = self.task.legal(prefix).tolist()
         except (ValueError, IndexError):  # as above
             return None
-        return None if len(found) == len(self.task.vocab) else found
+        return None if len(legal) == len(self.task.vocab) else legal

@@ -11,15 +11,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from statewise.decoding.sample import SampleConfig
-from statewise.deploy.playground.observer import Observer, TraceRequest
+from statewise.deploy.playground.observer import Observer, Trace, TraceRequest
 from statewise.deploy.playground.page import page, policy
-from statewise.deploy.playground.trace import Trace
+from statewise.deploy.serving.answers import called
 from statewise.deploy.serving.app import body_of, find_model
 from statewise.deploy.serving.bodies import INT64, TEMPERATURE, Field, needed, read
 from statewise.deploy.serving.engine import Engine
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.streaming import called
 from statewise.runtime.json_files import COUNT, TEXT, Leaf
 from statewise.runtime.messages import in_words
 
@@ -41,7 +40,7 @@ TRACE = {
 
 
 def routes(models: Sequence[Served]) -> list[BaseRoute]:
-    """For `create_app`, with `OPEN_PATHS`."""
+    """The routes of the page and its data, for `create_app`, with `OPEN_PATHS`."""
     content, rules = page(), policy()
     observers = {served.name: Observer(served) for served in models}
     descriptions: dict[str, dict[str, Any]] = {}
@@ -71,10 +70,10 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
 
     async def traced(request: Request) -> Response:
         engine: Engine = request.app.state.engine
-        found = read(await body_of(request), TRACE)
-        served = find_model(engine, found["model"])
+        fields = read(await body_of(request), TRACE)
+        served = find_model(engine, fields["model"])
         observer = observers[served.name]
-        wanted = _trace_request(served, found, engine.settings.max_tokens)
+        wanted = _trace_request(served, fields, engine.settings.max_tokens)
         steps = observer.trace(wanted)
         try:
             passes = await called(engine, served.name, _passes(steps), request)
@@ -102,22 +101,24 @@ def _is_tokens(value: Any) -> bool:
     return isinstance(value, list) and all(map(COUNT.holds, value))
 
 
-def _trace_request(served: Served, found: dict[str, Any], most: int) -> TraceRequest:
+def _trace_request(served: Served, fields: dict[str, Any], most: int) -> TraceRequest:
     """Raises `Refusal` for what the task does not understand."""
-    prompt = served.encode(needed(found["prompt"], "prompt"), "prompt")
-    forced = served.encode(found["forced"], "forced", later=True).tolist()
-    goal = None if not found["goal"] else served.encode(found["goal"], "goal", later=True)
-    temperature = float(found["temperature"])
+    prompt = served.encode(needed(fields["prompt"], "prompt"), "prompt")
+    forced = served.encode(fields["forced"], "forced", later=True).tolist()
+    goal = None if not fields["goal"] else served.encode(fields["goal"], "goal", later=True)
+    temperature = float(fields["temperature"])
     if temperature:
         try:
-            SampleConfig(temperature, seed=found["seed"])
+            SampleConfig(temperature, seed=fields["seed"])
         except ValueError as error:
             raise Refusal(400, str(error), param="seed") from None
-    return TraceRequest(prompt, forced, goal, min(found["max_tokens"], most), found["top"], temperature, found["seed"])
+    return TraceRequest(
+        prompt, forced, goal, min(fields["max_tokens"], most), fields["top"], temperature, fields["seed"]
+    )
 
 
 def _passes(steps: Generator[None, None, Trace]) -> Iterator[Callable[[], Trace | None]]:
-    """Calls that go on with a trace by one pass each, to the one that returns it."""
+    """Calls that continue a trace by one pass each; the last one returns it."""
     done: list[Trace] = []
 
     def advance() -> Trace | None:

@@ -22,14 +22,21 @@ from starlette.routing import BaseRoute, Route
 from statewise.analysis.beliefs.beliefs import Side, beliefs
 from statewise.data_types import Examples
 from statewise.deploy.serving import bodies
-from statewise.deploy.serving.answers import Answer, LlamaAnswer, MistralAnswer, TextAnswer
+from statewise.deploy.serving.answers import (
+    Answer,
+    EventStream,
+    LlamaAnswer,
+    MistralAnswer,
+    TextAnswer,
+    called,
+    following,
+)
 from statewise.deploy.serving.bodies import CompletionBody
 from statewise.deploy.serving.engine import Engine
 from statewise.deploy.serving.guard import Guard
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.rows import Row, Ticket
 from statewise.deploy.serving.served import Served
-from statewise.deploy.serving.streaming import EventStream, called, following
 from statewise.model.snapshots import snapshot
 
 LONG = 20_000
@@ -336,7 +343,7 @@ def _unreadable(headers: Headers) -> str:
 
 
 async def _aside(length: int, work: Callable[[], Returned]) -> Returned:
-    """What `work` returns about texts of `length` characters or tokens."""
+    """Calls `work`, in another thread if it concerns many characters or tokens (`length`)."""
     return await asyncio.to_thread(work) if length > LONG else work()
 
 

@@ -1,5 +1,5 @@
 """Rows of one model that are decoded together. Rows join and leave between steps (continuous batching; Yu et al. 2022).
-Where tokens are drafted, rows gain different numbers of them in a step, and each goes on from its own.
+Where tokens are drafted, rows gain different numbers of them in a step, and each continues from its own.
 
 Prompts are read in parts, one between two steps, so that running rows wait for a bounded number of tokens. Several
 prompts are read in one pass where they fit a part.
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.decoding.draft_length import FixedLength
+from statewise.decoding.drafts import FixedLength
 from statewise.decoding.predictor import GoalScorer, Predictor
 from statewise.deploy.serving.choosing import Choices, Drafting, alternatives
 from statewise.deploy.serving.refusals import Refusal
@@ -73,7 +73,7 @@ class ContinuousBatch:
         self, predictor: Predictor, *, most: int, part: int, error: float = 0.0, drafting: Drafting | None = None
     ) -> None:
         """`most`: rows that are decoded together; `part`: tokens of prompts that are read at a time. `error`: how much
-        logits may differ by rounding from those of the row alone; a choice that may hang on that is made alone.
+        logits may differ by rounding from those of the row alone; a choice that may depend on it is made alone.
         `drafting`: drafts for steps; None: each gives one token."""
         self.predictor, self.most, self.part, self.error, self.drafting = predictor, most, part, error, drafting
         self.waiting: deque[Row] = deque()
@@ -297,12 +297,14 @@ class ContinuousBatch:
         """Chooses tokens for each row that has not ended, by the `logits` (B, n, V) after its pending token and the
         `drafted` ones: as many as are drafted, and one more. Returns how many each row got, and how many of these were
         drafted, (B,) each. A row for which the model's output is not finite fails."""
-        found = choices.check(logits, self.error)
+        choice = choices.check(logits, self.error)
         gained, accepted = np.zeros((2, len(rows)), np.int64)
         for place, (row, draft) in enumerate(zip(rows, drafted)):
             while not row.ended and gained[place] == accepted[place]:
                 step = int(gained[place])
-                token, log_probability, likely = self._alone(row) if found.close[place, step] else found.at(place, step)
+                token, log_probability, likely = (
+                    self._alone(row) if choice.close[place, step] else choice.at(place, step)
+                )
                 if not math.isfinite(log_probability):
                     row.fail(Refusal(500, "the model failed: its logits are not finite numbers", code="model_failed"))
                     break

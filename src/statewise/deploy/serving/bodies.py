@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from statewise.decoding.sample import LEAST_TEMPERATURE, SampleConfig
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import DecodingOptions
+from statewise.deploy.serving.rows import DecodingOptions, Stops
 from statewise.deploy.serving.served import TextOrTokens
-from statewise.deploy.serving.text import Stops
 from statewise.runtime.json_files import AMOUNT, ANYTHING, COUNT, FLAG, NUMBER, TEXT, Leaf, Shape, check, finite, loads
 from statewise.runtime.messages import short, suggestion
 

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
-from statewise.decoding.drafts import ModelDrafts, PromptLookup
+from statewise.decoding.drafts import DraftLength, FixedLength, MeasuredLength, ModelDrafts, PromptLookup
 from statewise.decoding.noise import gumbel
 from statewise.decoding.predictor import Drafter, Predictor, require
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
@@ -27,7 +26,7 @@ NGRAM = 3
 
 
 class Chosen(NamedTuple):
-    """What B rows choose at n places each."""
+    """The choices of B rows at n places each."""
 
     tokens: np.ndarray
     """(B, n) tokens."""
@@ -45,7 +44,7 @@ class Chosen(NamedTuple):
 
 
 class Choices:
-    """What rows choose at their next places: the tokens of `greedy` or `sample`, for each row by its own seed and
+    """The choices of rows at their next places: the tokens of `greedy` or `sample`, for each row by its own seed and
     settings. Drafts and checks share the noise of a place. Rows that have ended choose the most likely tokens."""
 
     def __init__(self, rows: Sequence[Row], vocabulary: int, *, ahead: int = 0) -> None:
@@ -112,8 +111,8 @@ class Choices:
             after = self.first[places][:, None] + np.arange(every)
             rows = [self.rows[place] for place in places for _ in range(every)]
             numbers = np.array([row.number for row in rows])
-            found = gumbel([row.decoding.seed for row in rows], numbers, after.reshape(-1), width)
-            self._noise[plain] = known = found.reshape(len(places), every, width)
+            noise = gumbel([row.decoding.seed for row in rows], numbers, after.reshape(-1), width)
+            self._noise[plain] = known = noise.reshape(len(places), every, width)
         return known[:, :count, :width]
 
     def _hide_closing(self, logits: Tensor) -> None:
@@ -171,10 +170,10 @@ class Drafting:
         """(B, m) tokens that may follow the token `pending[b]` of each row, which follows what the cursor has read,
         and (B,) how many of them are drafted, at most `most[b]`."""
         if self.model is None:
-            found = [self._lookup(row).continuation(0, int(count)) for row, count in zip(rows, most)]
-            counts = np.array([len(tokens) for tokens in found], np.int64)
+            continuations = [self._lookup(row).continuation(0, int(count)) for row, count in zip(rows, most)]
+            counts = np.array([len(tokens) for tokens in continuations], np.int64)
             drafted = np.zeros((len(rows), int(counts.max(initial=0))), np.int64)
-            for own, tokens in zip(drafted, found):
+            for own, tokens in zip(drafted, continuations):
                 own[: len(tokens)] = tokens
             return drafted, counts
         made = self.model.draft(cursor, list(range(len(rows))), torch.from_numpy(pending), most.tolist(), choices.draft)

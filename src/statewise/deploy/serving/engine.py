@@ -79,12 +79,12 @@ class Engine:
         self.draining = False
         """Whether the server is about to stop: no request is accepted, running ones finish."""
         self.failure: BaseException | None = None
-        """What ended the thread, if anything did."""
+        """The error that ended the thread, if one did."""
         self._stopping = self._abandoned = False
         self._changed = threading.Condition()
         self._to_wake: set[Ticket] = set()  # of the thread alone
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
-        for name, lane in self.lanes.items():  # counted when they are asked for: rows leave between two steps, too
+        for name, lane in self.lanes.items():  # counted on request: rows leave between two steps, too
             metrics.waiting.labels(name).set_function(partial(self._waiting, lane))
             metrics.running.labels(name).set_function(partial(_live, lane))
 
@@ -129,7 +129,7 @@ class Engine:
 
     def call(self, model: str, function: Callable[[], Any], *, begun: bool = False, client: str = "") -> Future[Any]:
         """Queues a function to be called in the models' thread, between two steps: all use of a model's weights
-        belongs there. It should take no longer than a pass. `begun`: it goes on with a request of `client` that was
+        belongs there. It should take no longer than a pass. `begun`: it continues a request of `client` that was
         accepted. A future that is cancelled leaves the queue. Raises `Refusal` as `submit` does."""
         made = QueuedCall(function, Future(), client, begun)
         queue = self.lanes[model].work
@@ -386,7 +386,7 @@ def displaced(waiting: Iterable[Waiting[Item]], client: str, places: int, most: 
     for one in queue:
         if not one.begun:
             newest.setdefault(one.client, []).append(one)
-    found = []
+    leaving = []
     while room < places:
         able = [other for other, left in newest.items() if left and shares[other] > own]
         if not able:
@@ -394,5 +394,5 @@ def displaced(waiting: Iterable[Waiting[Item]], client: str, places: int, most: 
         last = newest[max(able, key=shares.__getitem__)].pop()
         shares[last.client] -= last.places
         room += last.places
-        found.append(last.item)
-    return found
+        leaving.append(last.item)
+    return leaving

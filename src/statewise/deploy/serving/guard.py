@@ -91,8 +91,8 @@ class Guard:
             or any(path == one or (one.endswith("/") and one != "/" and path.startswith(one)) for one in self.open)
         ):
             return
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+        kind, _, sent_key = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(sent_key.strip().encode(), key.encode()):
             raise Refusal(
                 401,
                 "a key is needed: send the header Authorization: Bearer KEY",
@@ -136,15 +136,15 @@ def _netloc(origin: str) -> str | None:
 
 def _headers(lines: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     """Headers by name. Raises `Refusal` if one of `ONCE` occurs twice: proxies may have checked the other line."""
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for line, value in lines:
         name = line.decode("latin-1").lower()
-        if name in found and name in ONCE:
+        if name in headers and name in ONCE:
             raise Refusal(
                 400,
                 f"the header {name} occurs twice: send it once",
                 code="repeated_header",
                 headers={"connection": "close"},
             )
-        found[name] = value.decode("latin-1")
-    return found
+        headers[name] = value.decode("latin-1")
+    return headers

@@ -15,8 +15,7 @@ from statewise import __version__
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import GoalScorer
 from statewise.deploy.serving.refusals import Refusal
-from statewise.deploy.serving.rows import DecodingOptions, Row
-from statewise.deploy.serving.text import Spelled, Transcript, Written
+from statewise.deploy.serving.rows import DecodingOptions, Row, Spelled, Transcript, Written
 from statewise.model.model import Model
 from statewise.tasks.base import RunningText
 
@@ -44,11 +43,11 @@ class Served:
         weights = model.fingerprint()[:12]
         self._device, self._precision = model.device, model.precision
         self.fingerprint = f"{weights}-{__version__}-{self._precision}"
-        """Equal for answers of the same weights, version and precision."""
+        """Identifies weights, version and precision of answers."""
         self.casts = self._precision == "bf16"
         """Whether matrix products are computed in bfloat16."""
         self.rounding = 0.0 if self.casts else ROUNDING
-        """`ContinuousBatch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
+        """`ContinuousBatch.error`. In bfloat16 too many choices would depend on rounding to make them alone."""
         self._spellings: list[bytes] | None = None
         if isinstance(self.task, RunningText):
             try:
@@ -82,7 +81,7 @@ class Served:
         return self.task.decode(tokens)
 
     def transcript(self, before: np.ndarray, written: str | None) -> Transcript:
-        """An empty text that tokens are added to, which follow `before` (t,), as someone has `written` it."""
+        """An empty text for tokens that follow `before` (t,); `written`: how the user wrote these."""
         if self._spellings is None:
             return Written(self.task.continuation, before.tolist(), written)
         return Spelled(self._spellings)

@@ -120,7 +120,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # the extra may be missing
         self._unlimit("headers")
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             if self.cycle is not None:
-                self.cycle.disconnected = True  # what its application still writes goes nowhere
+                self.cycle.disconnected = True  # what its application still writes is discarded
             body = refusal.body
             self.transport.write(
                 f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\ncontent-type: application/json\r\n"

@@ -10,9 +10,8 @@ from statewise.backbones import BACKBONES
 from statewise.backbones.capabilities import Pretrained
 from statewise.backbones.nn.hooks import Hookable
 from statewise.decoding import predictor as interface
-from statewise.model.loading import new_model
-from statewise.model.parts import MODELS, explaining_missing_capability, listed, who_has
-from statewise.model.recipes import read_recipe
+from statewise.model.model import new_model
+from statewise.model.recipes import MODELS, explaining_missing_capability, listed, read_recipe, who_has
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.predictors import CausalPredictor
 from statewise.tasks.base import Infilling, RunningText

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewise.decoding.base import Request
-from statewise.deploy.serving.rows import DecodingOptions, Row, ShownToken
-from statewise.deploy.serving.text import Spelled, Stops, Written
+from statewise.deploy.serving.rows import DecodingOptions, Row, ShownToken, Spelled, Stops, Written
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 from statewise.tasks.text import bpe
 
