@@ -1,7 +1,5 @@
 """A state carried from row to row in training, against one long row and against its definition."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -19,7 +17,12 @@ CHUNK, ROW, END = 4, 12, CutStream.end
 STEPS, LANES = 4, 2
 LENGTHS = [*(5, 19, 12), *(1, 35, 2, 2, 20), *(40, 9)]
 """Of documents: ends inside rows, inside chunks and at the end of a row; documents of several rows."""
-KINDS = list(itertools.product(("ema", "gated"), ("last", "mean", "attention"), (0, 2)))
+KINDS = [
+    (update, pooling, 2 * ((row + column) % 2))
+    for row, update in enumerate(("ema", "gated"))
+    for column, pooling in enumerate(("last", "mean", "attention"))
+]
+"""All pairs of an update, a pooling and a warm-up."""
 
 
 def model(**fields):

@@ -70,14 +70,14 @@ def test_it_is_algorithm_2_and_with_room_for_all_it_is_exhaustive(seed, beams, g
         assert_same(found, every_completion(predictor, [2, 0], limit, end, goal))
 
 
-@given(st.integers(0, 10**6), st.sampled_from([1, 3, 20]), st.sampled_from([None, 7]))
+@given(st.integers(0, 10**6), st.sampled_from([1, 3, 12]), st.sampled_from([None, 7]))
 @settings(max_examples=10, deadline=None)
 def test_a_real_cache_gives_what_reading_anew_gives(seed, beams, end):
     model = tiny_objective("next_token", seed=seed).double()
     spread_weights(model, seed)
     with torch.no_grad():
-        slow = one_by_one(model.predictor(), [1, 2, 3], 8, end, None, beams)
-    assert_same(search(model.predictor(), [1, 2, 3], 8, end, beams=beams), slow)
+        slow = one_by_one(model.predictor(), [1, 2, 3], 6, end, None, beams)
+    assert_same(search(model.predictor(), [1, 2, 3], 6, end, beams=beams), slow)
 
 
 # 0 goes to 1, then anywhere; or to 2, then surely on to 2: the unlikely beginning is the likeliest whole.

@@ -35,7 +35,7 @@ PLAIN = [
 ]
 
 
-def request(rows=range(6), **fields):
+def of_prompts(rows=range(6), **fields):
     rows = list(rows)
     return Request([np.array(PROMPTS[row]) for row in rows], **{"limit": 14, "end": END, "rows": rows, **fields})
 
@@ -157,7 +157,7 @@ def drafting(request):
 @pytest.fixture(scope="module")
 def plain_texts(drafting):
     """What plain decoding gives, once for each way of it."""
-    return cache(lambda number: plainly(PLAIN[number]).decode(drafting, request()))
+    return cache(lambda number: plainly(PLAIN[number]).decode(drafting, of_prompts()))
 
 
 FIELDS = [
@@ -171,15 +171,12 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("plain", "fields"),
-    [(way, fields) for row, way in enumerate(PLAIN) for column, fields in enumerate(FIELDS) if (row + column) % 2 == 0],
-    ids=str,
-)
-def test_the_text_is_that_of_plain_decoding(drafting, plain_texts, plain, fields):
-    """Every second pair of a way to choose and settings of drafts: each meets half of the others."""
-    expected = plain_texts(PLAIN.index(plain))
-    assert_equal(speculative(plain, **fields).decode(drafting, request()), expected)
+@pytest.mark.parametrize("column", range(len(FIELDS)), ids=[str(fields) for fields in FIELDS])
+def test_the_text_is_that_of_plain_decoding(request, drafting, plain_texts, column):
+    """Each model with all settings of drafts; each of these with all ways to choose, from one model to the next."""
+    number = (list(MODELS).index(request.node.callspec.params["drafting"]) + column) % len(PLAIN)
+    found = speculative(PLAIN[number], **FIELDS[column]).decode(drafting, of_prompts())
+    assert_equal(found, plain_texts(number))
 
 
 @pytest.mark.parametrize("plain", PLAIN, ids=str)
@@ -188,11 +185,11 @@ def test_two_passes_without_a_cache_give_the_same_text(plain):
     fields = {"temperature": 1.0 if plain[0] == "sample" else 0.0, **plain[1]}
     for row, draft in ((1, 0), (1, 3), (4, 1), (5, 4)):
         decoder = TwoPass(SpeculativeConfig(draft=draft, **fields))
-        assert_equal(decoder.decode(predictor, request([row])), plainly(plain).decode(predictor, request([row])))
+        assert_equal(decoder.decode(predictor, of_prompts([row])), plainly(plain).decode(predictor, of_prompts([row])))
     steps = list(TwoPass(SpeculativeConfig(draft=3)).steps(MarkovDrafter(TRUE, TRUE), Request([np.array([0])], 11)))
     assert [int(step.tokens.size) for step in steps] == [1, 4, 1, 4, 1]
     with pytest.raises(ValueError, match="one prompt and no goal"):
-        next(decoder.steps(predictor, request()))
+        next(decoder.steps(predictor, of_prompts()))
     with pytest.raises(ValueError, match="fixed length"):
         TwoPass(SpeculativeConfig(draft="auto"))
     for ignored in ({"confidence": 0.5}, {"draft_vocabulary": 3}):
@@ -203,7 +200,7 @@ def test_two_passes_without_a_cache_give_the_same_text(plain):
 @pytest.mark.parametrize("plain", PLAIN, ids=str)
 @pytest.mark.parametrize("which", DRAFTERS)
 def test_no_drafter_changes_the_text(which, plain):
-    predictor, prompts = MarkovDrafter(TRUE, DRAFTERS[which]), [[0], [1, 2, 4], [2, 2], [4, 0, 1, 2]] * 5
+    predictor, prompts = MarkovDrafter(TRUE, DRAFTERS[which]), [[0], [1, 2, 4], [2, 2], [4, 0, 1, 2]] * 2
     for fields in ({}, {"end": END}, {"end": END, "exact": True}, {"limit": 1}, {"limit": 100, "offset": 7}):
         asked = Request([np.array(one) for one in prompts], **{"limit": 9, **fields})
         expected = plainly(plain).decode(predictor, asked)
@@ -213,14 +210,14 @@ def test_no_drafter_changes_the_text(which, plain):
             assert_equal(speculative(plain, **extra).decode(predictor, asked), expected)
 
 
-@pytest.mark.parametrize("which", DRAFTERS)
+CUTS = [{"temperature": 0.7, "top_k": 3}, {"temperature": 1.5, "top_p": 0.8}, {"temperature": 1.0, "floor": 0.15}]
+
+
 @pytest.mark.parametrize(
-    "cut",
+    ("which", "cut"),
     [
-        {"temperature": 1.0},
-        {"temperature": 0.7, "top_k": 3},
-        {"temperature": 1.5, "top_p": 0.8},
-        {"temperature": 1.0, "floor": 0.15},
+        *((which, {"temperature": 1.0}) for which in DRAFTERS),
+        *((which, cut) for which in ("good", "bad") for cut in CUTS),
     ],
     ids=str,
 )
@@ -306,15 +303,15 @@ def test_a_draft_ends_where_the_model_is_not_confident():
 def test_rows_of_a_batch_are_as_alone(drafting):
     for plain in PLAIN[:2]:
         decoder = speculative(plain, draft=3)
-        together = dict(zip(range(6), decoder.decode(drafting, request())))
+        together = dict(zip(range(6), decoder.decode(drafting, of_prompts())))
         for rows in ([4], [5, 2], [3, 1, 0, 5, 4, 2]):
-            assert_equal(decoder.decode(drafting, request(rows)), [together[row] for row in rows])
+            assert_equal(decoder.decode(drafting, of_prompts(rows)), [together[row] for row in rows])
 
 
 @pytest.mark.parametrize("make", [tiny_two_stream, tiny_belief_slots, TINY_BACKBONES["recurrent"]])
 def test_drafts_may_be_longer_than_what_a_model_keeps(make):
     predictor = model("next_token", lambda **more: make(**{**more, "context": 90}))
-    asked = request(end=None, limit=70)
+    asked = of_prompts(end=None, limit=70)
     decoder = speculative(draft=60, drafter="prompt_lookup")
     assert_equal(decoder.decode(predictor, asked), plainly(PLAIN[0]).decode(predictor, asked))
 
@@ -325,7 +322,7 @@ def test_prompt_lookup_drafts_for_any_model(name, plain):
     make = TINY_BACKBONES["recurrent" if name == "recurrent" else "gpt"]
     predictor = model("next_token" if name == "recurrent" else name, make)
     decoder = speculative(plain, drafter="prompt_lookup", draft=5)
-    assert_equal(decoder.decode(predictor, request()), plainly(plain).decode(predictor, request()))
+    assert_equal(decoder.decode(predictor, of_prompts()), plainly(plain).decode(predictor, of_prompts()))
 
 
 @pytest.mark.parametrize("plain", PLAIN[:2], ids=str)
@@ -333,7 +330,7 @@ def test_goals_gaps_and_the_other_direction(plain):
     predictor = model("belief_state", min_gap=1)
     decoder = speculative(plain, drafter="prompt_lookup", draft=3)
     for fields in ({}, {"closing": predictor.closing}):
-        asked = request(goal=np.array([4, 2]), **fields)
+        asked = of_prompts(goal=np.array([4, 2]), **fields)
         assert_equal(decoder.decode(predictor, asked), plainly(plain).decode(predictor, asked))
         assert_equal(Reverse(decoder).decode(predictor, asked), Reverse(plainly(plain)).decode(predictor, asked))
 
@@ -429,12 +426,14 @@ def test_the_measured_length_stays_within_the_context():
 def test_a_model_that_cannot_draft_is_refused_with_those_that_can():
     having = "joint_multi_token and next_latent, or the objectives multi_token and latent_multi_token on gpt or recur"
     with pytest.raises(ValueError, match=f"prompt_lookup, any model.*{having}"), explaining_missing_capability():
-        speculative().decode(model("next_token"), request())
+        speculative().decode(model("next_token"), of_prompts())
 
 
 def test_without_drafts_any_model_decodes_plainly():
     predictor = model("next_token")
-    assert_equal(speculative(draft=0).decode(predictor, request()), plainly(PLAIN[0]).decode(predictor, request()))
+    assert_equal(
+        speculative(draft=0).decode(predictor, of_prompts()), plainly(PLAIN[0]).decode(predictor, of_prompts())
+    )
 
 
 @pytest.mark.parametrize(
@@ -462,4 +461,4 @@ def test_without_drafts_any_model_decodes_plainly():
 )
 def test_wrong_settings_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
-        make_decoder("speculative", **fields).decode(model("next_latent"), request())
+        make_decoder("speculative", **fields).decode(model("next_latent"), of_prompts())

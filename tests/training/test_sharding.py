@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -121,13 +122,46 @@ def assert_close(folder, other, slack=1e-5):
             torch.testing.assert_close(tensor, states[1][place][name], rtol=room, atol=room, msg=name)
 
 
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
+GOES_ON = ["--objective=next_latent", *GPT, "--trainer.steps=7", "--trainer.accumulate=2"]
+SHARES = ["--objective=belief_state", *GPT, "--trainer.report_num=7", "--trainer.evaluate_num=5"]
+CHUNKS = ["--backbone=belief_slots", *GPT, "--backbone.chunk=6", "--trainer.batch_size=4", "--trainer.accumulate=2"]
+
+
+def with_rows(folder):
+    """Flags of a task whose rows have one to four chunks."""
+    rows = folder / "rows.txt"
+    rows.write_text("".join(" ".join("abcdef"[i % 6] for i in range(n)) + "\n" for n in (3, 20, 4, 5, 3, 13, 4, 9) * 3))
+    return ["sequences-small", f"--task.path={rows}", *CHUNKS]
+
+
+def work_of_two(folder):
+    """All that the tests below ask of two processes: to start them takes seconds."""
+    folder.mkdir()
+    train(recipe(*GOES_ON), folder / "goes on", listener=stop_at(2))
+    failing = [*GPT, "--objective=next_token", "--trainer.devices=2"]
+    rows = with_rows(folder)
+    orders = [
+        ("resume", "goes on", TWO, 4),
+        ("part of a checkpoint", "part", [*SHARES, *TWO], None),
+        ("train", "stopped", [*SHARES, *TWO, "--trainer.steps=6"], 2),
+        ("train", "shares", [*SHARES, *TWO], None),
+        *((command, command, failing, None) for command in ("data", "checkpoint", "metrics", "elsewhere")),
+        ("train", "divided", [*rows, TWO[0]], None),
+        ("train", "sharded", [*rows, *TWO], None),
+    ]
+    on_two_processes(*((command, str(folder / name), flags, step) for command, name, flags, step in orders))
+
+
+@pytest.fixture(scope="module")
+def two(made_once):
+    return made_once("two processes", work_of_two)
+
+
+def test_a_run_goes_on_with_another_number_of_processes(two, tmp_path):
     """One process, then two, sharded, then one again."""
-    flags = ["--objective=next_latent", *GPT, "--trainer.steps=7", "--trainer.accumulate=2"]
     whole, cut = str(tmp_path / "whole"), str(tmp_path / "cut")
-    train(recipe(*flags), whole)
-    train(recipe(*flags), cut, listener=stop_at(2))
-    on_two_processes(("resume", cut, TWO, 4))
+    train(recipe(*GOES_ON), whole)
+    shutil.copytree(two / "goes on", cut)
     assert Run(Path(cut)).checkpoints()[-1].step == 6
     assert json.loads((Path(cut) / "config.json").read_text())["trainer"]["devices"] == 1
     with pytest.raises(ValueError, match=r"its own fields; only --trainer\.device, --trainer\.devices, "):
@@ -136,23 +170,18 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     assert_close(whole, cut)
 
 
-def test_processes_evaluate_and_save_their_shares(tmp_path):
+def test_processes_evaluate_and_save_their_shares(two, tmp_path):
     """Two encoders, and rows that neither process has as many of as the other."""
-    flags = ["--objective=belief_state", *GPT, "--trainer.report_num=7", "--trainer.evaluate_num=5"]
     cut = str(tmp_path / "cut")
-    on_two_processes(
-        ("part of a checkpoint", str(tmp_path / "part"), [*flags, *TWO], None),
-        ("train", cut, [*flags, *TWO, "--trainer.steps=6"], 2),
-        ("train", str(tmp_path / "run"), [*flags, *TWO], None),
-    )
-    assert not list((tmp_path / "part" / "checkpoints").glob("*"))
+    shutil.copytree(two / "stopped", cut)
+    assert not list((two / "part" / "checkpoints").glob("*"))
     # Stopped: in parts, which any command reads. Ended: in one file.
     (stopped,) = (found for found in Run(Path(cut)).checkpoints() if found.step == 4)
     assert len(stopped.parts("weights")) == len(stopped.parts("moments")) == 2
     before = load_model(cut, "4", device="cpu").fingerprint()
     join_weights([stopped])
     assert load_model(cut, "4", device="cpu").fingerprint() == before
-    run = Run(tmp_path / "run")
+    run = Run(two / "shares")
     assert all(found.weights.exists() and len(found.parts("moments")) == 2 for found in run.checkpoints())
     alone = load_model(run.folder, device="cpu").evaluate(7)
     together = run.report("evaluation")
@@ -167,33 +196,20 @@ def test_processes_evaluate_and_save_their_shares(tmp_path):
     )
 
 
-def test_what_fails_in_one_process_fails_in_all(tmp_path):
-    flags = [*GPT, "--objective=next_token", "--trainer.devices=2"]
-    commands = ["data", "checkpoint", "metrics", "elsewhere"]
-    on_two_processes(*((command, str(tmp_path / command), flags, None) for command in commands))
-    assert not (tmp_path / "data").exists()  # everything is read before the folder is made
-    assert not list((tmp_path / "checkpoint" / "checkpoints").glob("*"))
+def test_what_fails_in_one_process_fails_in_all(two):
+    """The processes ended well, so each of them raised the error."""
+    assert not (two / "data").exists()  # everything is read before the folder is made
+    assert (two / "checkpoint").exists()
+    assert not list((two / "checkpoint" / "checkpoints").glob("*"))
 
 
-def test_processes_whose_rows_differ_in_chunks_wait_for_each_other(tmp_path):
+def test_processes_whose_rows_differ_in_chunks_wait_for_each_other(two, tmp_path):
     """Rows of one to four chunks, one per process and part of a step: one process may read a chunk where the other
     reads four, or both one, which has no use for an update."""
-    rows = tmp_path / "rows.txt"
-    rows.write_text("".join(" ".join("abcdef"[i % 6] for i in range(n)) + "\n" for n in (3, 20, 4, 5, 3, 13, 4, 9) * 3))
-    flags = [
-        "sequences-small",
-        f"--task.path={rows}",
-        "--backbone=belief_slots",
-        *GPT,
-        "--backbone.chunk=6",
-        "--trainer.batch_size=4",
-        "--trainer.accumulate=2",
-    ]
-    whole, divided, sharded = (str(tmp_path / name) for name in ("whole", "divided", "sharded"))
-    train(recipe(*flags), whole)
-    on_two_processes(("train", divided, [*flags, TWO[0]], None), ("train", sharded, [*flags, *TWO], None))
-    assert_close(whole, divided)
-    assert_close(whole, sharded)
+    whole = tmp_path / "whole"
+    train(recipe(*with_rows(tmp_path)), whole)
+    assert_close(whole, two / "divided")
+    assert_close(whole, two / "sharded")
 
 
 def test_a_model_with_frozen_parameters_is_refused():

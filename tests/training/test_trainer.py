@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import importlib.util
 import itertools
 import json
@@ -114,30 +113,26 @@ def stop_at(step):
 
 
 @pytest.fixture(scope="module")
-def uncut(tmp_path_factory):
-    """The folder of a run that nothing cut off, trained once."""
-
-    @functools.cache
-    def trained(flags):
-        folder = tmp_path_factory.mktemp("uncut") / "whole"
-        train(tiny(*flags), folder)
-        return folder
-
-    return trained
+def uncut(made_once):
+    """The folder of a run that nothing cut off, trained once; tests share it."""
+    return lambda *flags: made_once("uncut", lambda folder: train(tiny(*flags), folder), *TINY, *flags)
 
 
-@pytest.mark.parametrize("step", [3, 7, 10, 19])
+PLAIN = ()
+DROPOUT = ("--task.training_graphs=50", "--backbone.dropout=0.2", "--objective=next_latent")
+MUON = ("--trainer.optimizer=muon", "--trainer.precision=bf16", "--objective=next_latent", "--backbone.init=fan_in")
+
+
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "step"),
     [
-        (),
-        ("--task.training_graphs=50", "--backbone.dropout=0.2", "--objective=next_latent"),
-        ("--trainer.optimizer=muon", "--trainer.precision=bf16", "--objective=next_latent", "--backbone.init=fan_in"),
+        *(pytest.param(PLAIN, step, id=f"fresh graphs, {step}") for step in (3, 7, 10, 19)),
+        *(pytest.param(DROPOUT, step, id=f"middle of an epoch, with dropout, {step}") for step in (7, 19)),
+        *(pytest.param(MUON, step, id=f"muon in bf16, {step}") for step in (3, 10, 19)),
     ],
-    ids=["fresh graphs", "middle of an epoch, with dropout", "muon in bf16"],
 )
 def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, uncut, step, flags):
-    whole = uncut(flags)
+    whole = uncut(*flags)
     with pytest.raises(Stop):
         train(tiny(*flags), tmp_path / "cut", listener=stop_at(step))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
@@ -365,8 +360,8 @@ def test_a_signal_in_the_last_evaluation_leaves_the_rest_to_resuming(tmp_path):
     assert run.complete()
 
 
-def test_a_damaged_newest_checkpoint_can_be_stepped_over(tmp_path):
-    train(tiny(), tmp_path / "whole")
+def test_a_damaged_newest_checkpoint_can_be_stepped_over(tmp_path, uncut):
+    whole = uncut()
     with pytest.raises(Stop):
         train(tiny(), tmp_path / "cut", listener=stop_at(17))
     newest = tmp_path / "cut" / "checkpoints" / "step-00000015" / "training.pt"
@@ -376,9 +371,9 @@ def test_a_damaged_newest_checkpoint_can_be_stepped_over(tmp_path):
     resume(tmp_path / "cut", checkpoint="10")
     for found in Run(tmp_path / "cut").checkpoints():
         found.verify()
-    assert Run(tmp_path / "cut").best_step() == Run(tmp_path / "whole").best_step()
-    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+    assert Run(tmp_path / "cut").best_step() == Run(whole).best_step()
+    assert_same(weights(tmp_path / "cut"), weights(whole))
+    assert numbers(tmp_path / "cut") == numbers(whole)
 
 
 def test_mistakes_are_found_before_a_directory_is_made(tmp_path):
@@ -391,8 +386,8 @@ def test_mistakes_are_found_before_a_directory_is_made(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_of_a_device_that_is_not_here_is_continued_on_another(tmp_path):
-    train(tiny(), tmp_path / "whole")
+def test_a_run_of_a_device_that_is_not_here_is_continued_on_another(tmp_path, uncut):
+    whole = uncut()
     with pytest.raises(Stop):
         train(tiny(), tmp_path / "cut", listener=stop_at(17))
     path = tmp_path / "cut" / "environment.json"
@@ -406,8 +401,8 @@ def test_a_run_of_a_device_that_is_not_here_is_continued_on_another(tmp_path):
     with pytest.raises(ValueError, match=r"no device 'xpu' here: .*give --trainer.device cpu to continue the run"):
         resume(tmp_path / "cut")
     resume(tmp_path / "cut", flags=["--trainer.device=cpu"])
-    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+    assert_same(weights(tmp_path / "cut"), weights(whole))
+    assert numbers(tmp_path / "cut") == numbers(whole)
 
 
 @pytest.mark.slow

@@ -122,10 +122,18 @@ def backbone_of(objective):
     return getattr(objective, "backbone", None) or objective.prefix_encoder
 
 
+RULES = [(None, None), ("fan_in", None), (0.05, None), ("fan_in", 0.3), (None, "fan_in")]
+
+
 @pytest.mark.parametrize(
-    "init", [(None, None), ("fan_in", None), (0.05, None), ("fan_in", 0.3), (None, "fan_in")], ids=str
+    ("head", "model", "init"),
+    [
+        (head, model, RULES[(list(HEADS).index(head) + list(MODELS).index(model) + turn) % len(RULES)])
+        for head, model in pairs
+        for turn in (0, 2)
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(("head", "model"), pairs)
 def test_every_matrix_has_its_standard_deviation(head, model, init):
     backbone_init, own = init
     own = None if head in BRANCHING else own

@@ -34,12 +34,16 @@ SHAPES = {
     "recurrent": {},
 }
 PAIRS = [
-    (objective, backbone)
-    for backbone in SHAPES
-    for objective in OBJECTIVES
-    if objective != "teacherless"
-    and (objective not in ("multi_token", "latent_multi_token") or backbone in ("gpt", "recurrent"))
+    *((objective, backbone) for backbone in SHAPES for objective in ("belief_state", "joint_multi_token")),
+    ("next_token", "gpt"),
+    ("latent_multi_token", "gpt"),
+    ("semantic_tube", "two_stream"),
+    ("token_order", "two_stream"),
+    ("next_latent", "belief_slots"),
+    ("future_summary", "recurrent"),
+    ("multi_token", "recurrent"),
 ]
+"""Objectives that read by a head of their own, on each backbone; the others, which read by the backbone's, on one."""
 
 
 def load(folder):
@@ -153,8 +157,12 @@ def test_padding_on_the_left_changes_nothing(architecture, fields, tmp_path):
         assert alone[0, len(prompt) :].tolist() == found[row].tolist()
 
 
-def test_every_backbone_is_tried():
+def test_every_backbone_and_objective_is_tried():
     assert set(SHAPES) == set(BACKBONES) - {"hf"}, "models of transformers are in test_tuned.py"
+    assert {objective for objective, _ in PAIRS} == set(OBJECTIVES) - {"teacherless"}
+    assert {backbone for objective, backbone in PAIRS if objective not in ("belief_state", "joint_multi_token")} == set(
+        SHAPES
+    )
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=" on ".join)
