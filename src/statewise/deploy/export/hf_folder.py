@@ -17,7 +17,6 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from statewise import __version__
 from statewise.backbones import BACKBONES
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.deploy.export import folder_files as files
@@ -31,6 +30,7 @@ from statewise.objectives import OBJECTIVES
 from statewise.objectives.predictors import CausalPredictor
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import COUNT, MEASURED, Shape, check
+from statewise.runtime.version import __version__
 
 HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
 """Head widths that attention kernels of inference servers commonly support; vLLM's on CPUs supports no others below

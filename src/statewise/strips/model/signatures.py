@@ -18,7 +18,7 @@ from statewise.strips.model.schemas import Schema, arguments
 
 
 @dataclass(frozen=True)
-class Signature:
+class ModelSignature:
     """Which objects the arguments of schemas and predicates can be."""
 
     parameters: Mapping[str, tuple[int, ...]]
@@ -88,7 +88,7 @@ class Signature:
         ]
 
 
-def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> Signature:
+def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ModelSignature:
     """The signature of schemas and of the ground actions of training. Raises `ValueError` if they do not fit each
     other."""
     parameters, objects = sorts_of(actions)
@@ -107,7 +107,9 @@ def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> Signatur
         sorts = tuple(by_schema[name][place] for place in places)
         if predicates.setdefault(predicate, sorts) != sorts:
             raise ValueError(f"the predicate {predicate!r} has arguments of different sorts")
-    return Signature({name: tuple(each) for name, each in by_schema.items()}, predicates, objects, frozenset(kinds))
+    return ModelSignature(
+        {name: tuple(each) for name, each in by_schema.items()}, predicates, objects, frozenset(kinds)
+    )
 
 
 def firsts(objects: Sequence[str]) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from pathlib import Path
 from statewise.runtime.durable import write_atomically
 from statewise.strips.model.model import ActionModel, Atoms, bits
 from statewise.strips.model.schemas import Literal, Schema, arguments, ground
-from statewise.strips.model.signatures import Signature, signature
+from statewise.strips.model.signatures import ModelSignature, signature
 from statewise.strips.pddl.pddl import Problem, quiet_environment, safe_names, write_pddl
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.verification.evidence import accepted, evidence_of
@@ -127,7 +127,7 @@ def _matched_names(schemas: Mapping[str, Schema], reference: ActionModel) -> dic
 
 def complements(
     schemas: Mapping[str, Schema],
-    known: Signature,
+    known: ModelSignature,
     share: Mapping[str, float] | None = None,
     exclusive: Collection[str] = (),
 ) -> dict[str, Folded]:
@@ -251,7 +251,7 @@ class _Spelling:
     """The text of the files."""
 
     def __init__(
-        self, known: Signature, folds: Mapping[str, Folded], names: Mapping[str, str], objects: Mapping[str, int]
+        self, known: ModelSignature, folds: Mapping[str, Folded], names: Mapping[str, str], objects: Mapping[str, int]
     ) -> None:
         self.known, self.folds = known, folds
         taken = {"learned", "either"}
