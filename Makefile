@@ -78,6 +78,14 @@ test-oldest:
 	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS='-c .venv-oldest/lower-bounds.txt' EXTRAS=dev,report,eval,track \
 	    TORCH="$$(grep '^torch==' .venv-oldest/lower-bounds.txt)"
 
+# The pins of constraints.txt with hashes, after a change of either file; without torch, whose wheel differs by machine.
+hashes: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	echo '# Made by `make hashes` from constraints.txt; CONTRIBUTING.md says how to install it.' > requirements-hashed.txt
+	echo "torch; sys_platform == 'none'" > $(VENV)/without.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra report --constraint constraints.txt --generate-hashes \
+	    --overrides $(VENV)/without.txt --python-version 3.11 --no-header --no-annotate --quiet >> requirements-hashed.txt
+
 slow: setup
 	$(BIN)/python -m pytest -m slow --timeout 7200
 
