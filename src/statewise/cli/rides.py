@@ -89,6 +89,7 @@ def _read(options: argparse.Namespace) -> tuple[Manhattan, Examples, Sequence[in
     from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 
     task = Manhattan(ManhattanConfig(map=options.map))
+    lines: Sequence[int]
     if options.file is None:
         rides, lines = task.draw_with_errors(options.draw, options.corrupt, options.seed), range(1, options.draw + 1)
     else:
