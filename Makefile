@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # What a torch wheel without CUDA needs differs by machine; TORCH=... replaces the pinned version.
 TORCH ?= $(shell grep -m1 '^torch==' constraints.txt)
+CONSTRAINTS ?= -c constraints.txt
+EXTRAS ?= dev,report
 
 # Tests use one thread each, so as many processes as cores.
 WORKERS ?= auto
@@ -12,7 +14,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
 # `make demo SEED=2` shows another draw of weights and graphs.
 SEED ?= 1
 
-.PHONY: setup demo play test lint suite check first-cases slow bench gpu clean
+.PHONY: setup demo play test lint suite check first-cases test-newest test-oldest hashes slow bench gpu clean
 
 setup: $(VENV)/.ready
 
@@ -20,7 +22,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'statewise needs Python 3.11 or newer')"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,report]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	touch $@
 
 # Trains GPT, NextLat and a Belief State Transformer on small path-star graphs and shows what the difference is.
@@ -63,6 +65,27 @@ WHOLE = cli experiments deploy reporting analysis training/test_kill.py training
 first-cases: setup
 	$(PYTEST) --dist worksteal --one-case $(WHOLE:%=--ignore tests/%)
 
+# The suite with the newest versions of all dependencies but torch, whose newest wheel may need CUDA.
+test-newest:
+	rm -rf .venv-newest
+	$(MAKE) suite VENV=.venv-newest CONSTRAINTS= EXTRAS=dev,report,eval,track
+
+# The suite with each direct dependency at its lower bound. On Linux, that torch brings CUDA: several GB.
+test-oldest:
+	rm -rf .venv-oldest
+	mkdir .venv-oldest
+	$(PYTHON) tools/lower_bounds.py > .venv-oldest/lower-bounds.txt
+	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS='-c .venv-oldest/lower-bounds.txt' EXTRAS=dev,report,eval,track \
+	    TORCH="$$(grep '^torch==' .venv-oldest/lower-bounds.txt)"
+
+# The pins of constraints.txt with hashes, after a change of either file; without torch, whose wheel differs by machine.
+hashes: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	echo '# Made by `make hashes` from constraints.txt; CONTRIBUTING.md says how to install it.' > requirements-hashed.txt
+	echo "torch; sys_platform == 'none'" > $(VENV)/without.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra report --constraint constraints.txt --generate-hashes \
+	    --overrides $(VENV)/without.txt --python-version 3.11 --no-header --no-annotate --quiet >> requirements-hashed.txt
+
 slow: setup
 	$(BIN)/python -m pytest -m slow --timeout 7200
 
@@ -75,4 +98,4 @@ gpu: setup
 	$(BIN)/python benchmarks/gpu/run.py $(GPU)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-oldest .mypy_cache .pytest_cache .ruff_cache .hypothesis

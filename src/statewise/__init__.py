@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from statewise.runtime.version import __version__
+
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings as Findings
     from statewise.deploy.export.export import Format
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from statewise.model.model import Model as Model
     from statewise.reporting.comparison import Comparison as Comparison
     from statewise.training.trainer import Outcome as Outcome
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Comparison",

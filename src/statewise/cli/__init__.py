@@ -90,7 +90,7 @@ def _out_of_memory() -> tuple[type[BaseException], ...]:
 
 def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
-        from statewise import __version__
+        from statewise.runtime.version import __version__
 
         say(f"statewise {__version__}")
         return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from statewise.run import Run
@@ -41,30 +40,14 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
     out = Path(options.out)
 
-    from statewise.deploy.export import sps_checkpoint as conversion
-    from statewise.model.model import keep_model, new_model
-    from statewise.model.recipes import read_recipe
-    from statewise.tasks.corpus.folder import Corpus
+    from statewise.deploy.export.sps_checkpoint import model_of_sps
+    from statewise.model.model import keep_model
 
     with Run.claimed(out, options.overwrite):
-        config = conversion.read_config(Path(options.config))
-        tensors = conversion.read_tensors(Path(options.checkpoint))
-        bpe = Corpus(Path(options.corpus)).bpe
-        converted = conversion.convert_sps(tensors, config, len(bpe.symbols), options.variant)
-        if bpe.end != config["eos_token_id"]:
-            raise ValueError(
-                f"the corpus ends its texts with token {bpe.end}, and the checkpoint with {config['eos_token_id']}: "
-                "encode it with the tokenizer that the checkpoint was trained with"
-            )
-        recipe = {
-            "task": {"name": "text", "path": options.corpus, "context": options.context or config["block_size"]},
-            "backbone": {"name": "two_stream", **converted.backbone},
-            "objective": "next_token",
-            "trainer": {"precision": "fp32"},
-        }
-        model = new_model(read_recipe(json.dumps(recipe), source=options.config))
-        model.objective.load_state_dict({f"backbone.{name}": tensor for name, tensor in converted.weights.items()})
+        model = model_of_sps(
+            options.checkpoint, options.config, options.corpus, variant=options.variant, context=options.context
+        )
         keep_model(model, out, overwrite=options.overwrite)
     count = sum(parameter.numel() for parameter in model.objective.parameters())
-    say(f"wrote {out}: two_stream, variant {converted.backbone['variant']}, {count:,} parameters, in fp32")
+    say(f"wrote {out}: two_stream, variant {model.recipe.backbone.config.variant}, {count:,} parameters, in fp32")
     return 0

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from statewise.cli.counter import shown_progress
 from statewise.runtime.arguments import Parser, above, at_least, not_below
-from statewise.runtime.json_files import json_bytes, printable
+from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
-from statewise.runtime.overwriting import check_derived
 
 KEY = "STATEWISE_JUDGE_KEY"
 
@@ -72,30 +71,11 @@ def run(words: list[str]) -> int:
         )
 
     from statewise.evaluation.judging.client import ChatJudge
-    from statewise.evaluation.judging.judgements import (
-        INSTRUCTIONS,
-        NEEDED,
-        as_text,
-        checksum,
-        facts,
-        judge,
-        read_instructions,
-        read_pairs,
-        summarise,
-    )
-    from statewise.runtime.durable import write_atomically
-    from statewise.runtime.ledger import Ledger
+    from statewise.evaluation.judging.files import judge_files
+    from statewise.evaluation.judging.judgements import as_text
 
     a, b, out = Path(options.a), Path(options.b), Path(options.out)
-    if out.resolve() in (a.resolve(), b.resolve()):
-        raise ValueError(f"--out {out} is one of the files to judge: choose another")
-    if out.is_dir():
-        raise ValueError(f"{out} is a folder: --out names a file")
-    beside = out.with_suffix(".summary.json")
-    check_derived(beside, out)
-    pairs = read_pairs(a, b)
     key = (os.environ.get(KEY) or "").strip() or None
-    instructions = INSTRUCTIONS if options.instructions is None else read_instructions(Path(options.instructions))
     judge_model = ChatJudge(
         options.url,
         options.model,
@@ -106,23 +86,24 @@ def run(words: list[str]) -> int:
         deadline=options.deadline,
         most_bytes=options.max_answer,
     )
-    known = facts(
-        options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats, instructions, options.temperature
-    )
-    with Ledger(out, "judging", known, NEEDED) as ledger:
-        try:
-            with shown_progress():
-                records = judge(
-                    pairs, judge_model, ledger, repeats=options.repeats, jobs=options.jobs, instructions=instructions
-                )
-        except BaseException:
-            say(
-                f"{len(ledger.records)} judgements are in {out}: the same command continues from there", file=sys.stderr
+    instructions = None if options.instructions is None else Path(options.instructions)
+    try:
+        with shown_progress():
+            summary, beside = judge_files(
+                a,
+                b,
+                out,
+                judge_model,
+                model=options.model,
+                temperature=options.temperature,
+                repeats=options.repeats,
+                jobs=options.jobs,
+                instructions=instructions,
             )
-            raise
-    settings = {"model": options.model, "instructions": instructions, "temperature": options.temperature}
-    summary = {"a": str(a), "b": str(b), **settings, **summarise(records, len(pairs))}
-    write_atomically(beside, json_bytes(summary))
+    except BaseException as error:
+        for note in getattr(error, "__notes__", ()):
+            say(note, file=sys.stderr)
+        raise
     say(printable(summary) if options.json else as_text(summary, str(a), str(b)))
     if not options.json:
         say(f"wrote {out} and {beside}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,13 +84,14 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _read(options: argparse.Namespace) -> tuple[Manhattan, Examples, list[int]]:
+def _read(options: argparse.Namespace) -> tuple[Manhattan, Examples, Sequence[int]]:
     """The map, and the chosen rides with the numbers of their lines."""
     from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 
     task = Manhattan(ManhattanConfig(map=options.map))
+    lines: Sequence[int]
     if options.file is None:
-        rides, lines = _drawn(task, options.draw, options.corrupt, options.seed), list(range(1, options.draw + 1))
+        rides, lines = task.draw_with_errors(options.draw, options.corrupt, options.seed), range(1, options.draw + 1)
     else:
         rides, lines = task.read_any(Path(options.file))
         if options.first is not None:
@@ -117,33 +118,11 @@ def _map(options: argparse.Namespace, settings: MapSettings) -> int:
 def _check(options: argparse.Namespace, labels: Path | None) -> int:
     """Prints the verdicts on rides, and writes them to the file `labels`."""
     from statewise.reporting.tables import metrics_table
-    from statewise.tasks.manhattan.rides import VERDICTS
+    from statewise.runtime.durable import write_atomically
 
     task, rides, lines = _read(options)
     checked = task.check(rides)
-    named = [VERDICTS[verdict] for verdict in checked.verdicts]
     if labels is not None:
-        from statewise.runtime.durable import write_atomically
-
-        rows = [f"{line - 1},{name},{moves}" for line, name, moves in zip(lines, named, checked.moves.tolist())]
-        write_atomically(labels, ("\n".join(["line,label,moves", *rows]) + "\n").encode())
-    count = Counter(named)
-    metrics: dict[str, float] = {"rides": len(named), **{name: count[name] for name in VERDICTS}}
-    metrics["valid_share"] = count["valid"] / len(named)
-    say(printable(metrics) if options.json else metrics_table(metrics))
+        write_atomically(labels, checked.labels(lines).encode())
+    say(printable(checked.metrics()) if options.json else metrics_table(checked.metrics()))
     return 0
-
-
-def _drawn(task: Manhattan, n: int, corrupt: float, seed: int) -> Examples:
-    """Valid rides, a share of them with one turn replaced by another heading."""
-    import numpy as np
-
-    if not 0 <= corrupt <= 1:
-        raise ValueError(f"--corrupt must be a share from 0 to 1, not {corrupt}")
-    rng = np.random.default_rng(seed)
-    rides = task.sample(rng, n)
-    chosen = np.flatnonzero(rng.random(n) < corrupt)
-    place = 2 + (rng.random(len(chosen)) * (rides.lengths[chosen] - 3)).astype(np.int64)
-    turn = rides.tokens[chosen, place] - task.N
-    rides.tokens[chosen, place] = task.N + (turn + rng.integers(1, 8, len(chosen))) % 8
-    return rides

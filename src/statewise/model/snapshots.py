@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from statewise import __version__
 from statewise.analysis.base import Snapshot, Subject
 from statewise.config.recipe import Recipe
 from statewise.data_types import Completion, Examples
@@ -17,6 +16,7 @@ from statewise.objectives.activations import backbone_of, read
 from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, Run
 from statewise.runtime.progress import announced
+from statewise.runtime.version import __version__
 from statewise.tasks.base import Task
 from statewise.training.checkpoint import fingerprint, load_weights
 

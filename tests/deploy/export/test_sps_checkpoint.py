@@ -13,7 +13,7 @@ from statewise import load
 from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig
 from statewise.cli import convert, main
 from statewise.data_types import Batch
-from statewise.deploy.export.sps_checkpoint import convert_sps, read_config, read_tensors
+from statewise.deploy.export.sps_checkpoint import convert_sps, model_of_sps, read_config, read_tensors
 from statewise.run import Run
 from statewise.tasks.batches import collate
 
@@ -214,6 +214,7 @@ def test_the_command_makes_a_run(theirs, tmp_path, capsys):
     assert main(command(tmp_path)) == 2
     assert "exists" in capsys.readouterr().err
     assert main(command(tmp_path, "--overwrite", "--variant", "delayed_state", "--context", "12")) == 0
+    assert "variant delayed_state" in capsys.readouterr().out
     assert load(tmp_path / "run").task.context == 12
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "holds a model from elsewhere, not trained here" in capsys.readouterr().err
@@ -227,3 +228,12 @@ def test_another_tokenizer_is_refused(theirs, tmp_path, capsys):
     assert main(command(tmp_path)) == 2
     assert "and the checkpoint with 3: encode it with the tokenizer" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_needs_no_run(theirs, tmp_path):
+    files = (tmp_path / "theirs.safetensors", tmp_path / "config.json", tmp_path / "corpus")
+    model = model_of_sps(*files, variant="delayed_state", context=12)
+    assert (model.task.context, model.recipe.backbone.config.variant) == (12, "delayed_state")
+    assert not (tmp_path / "run").exists()
+    model = model_of_sps(*files)
+    assert (model.task.context, model.recipe.backbone.config.variant) == (CONFIG["block_size"], "sps")

@@ -10,11 +10,13 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from scipy import stats
 
 from statewise.cli import counter, main
+from statewise.evaluation.judging.files import judge_files
 from statewise.evaluation.judging.judgements import (
     INSTRUCTIONS,
     NEEDED,
@@ -542,6 +544,27 @@ def test_an_answer_that_is_being_kept_when_interrupted_is_there_once(tmp_path, w
     assert told == [(done, 8) for done in range(before + 1, 9)]
     assert before >= 1
     assert len(records) == len({(one["first"], one["repeat"]) for one in records}) == 8
+
+
+def test_files_are_judged_from_python_and_go_on_after_an_error(tmp_path, files):
+    class Failing(Judge):
+        left = 5
+
+        def ask(self, instructions, question):
+            self.left -= 1
+            if self.left < 0:
+                raise ConnectionError("gone")
+            return longer_wins(question)
+
+    paths, reader = [*map(Path, files), tmp_path / "judged.jsonl"], Failing()
+    with pytest.raises(ConnectionError) as caught:
+        judge_files(*paths, reader, model="m", jobs=1)
+    assert caught.value.__notes__ == [f"5 judgements are in {paths[2]}: the same command continues from there"]
+    reader.left = 19
+    summary, beside = judge_files(*paths, reader, model="m", jobs=1)
+    assert summary["judgements"] == {"a": 12, "b": 6, "equal": 6, "unreadable": 0}
+    assert json.loads(beside.read_text()) == summary
+    assert reader.left == 0
 
 
 def test_one_judging_at_a_time_writes_a_file(capsys, tmp_path, files):

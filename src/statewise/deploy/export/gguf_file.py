@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from statewise import __version__
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.deploy.export.folder_files import Exported
 from statewise.deploy.export.layouts import ROPE_BASE, Llama, NotPlain, Plain, plain
@@ -23,6 +22,7 @@ from statewise.deploy.export.tokenizer import tokenizer_json
 from statewise.model.model import Model
 from statewise.runtime.durable import Checked, replacing
 from statewise.runtime.extras import needed
+from statewise.runtime.version import __version__
 
 GPT2_SPLITS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 """The pre-tokenizer that GGUF calls gpt-2."""

@@ -23,7 +23,6 @@ import torch
 import yaml
 from torch import Tensor
 
-from statewise import __version__
 from statewise.backbones import BACKBONES
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.backbones.hf.loading import SPECIAL_TOKENS, VOLATILE, LoRAConfig, quiet
@@ -37,6 +36,7 @@ from statewise.objectives.base import Objective
 from statewise.objectives.predictors import CausalPredictor
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import COUNT, MEASURED, Shape, check
+from statewise.runtime.version import __version__
 
 HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
 """Head widths that attention kernels of inference servers commonly support; vLLM's on CPUs supports no others below

@@ -1,7 +1,8 @@
-"""Checkpoints of other code as weights of ours: those of the State-Prediction Separation paper (`sps`)."""
+"""Models of checkpoints of other code: those of the State-Prediction Separation paper (`sps`)."""
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from statewise.model.model import Model, new_model
+from statewise.model.recipes import read_recipe
 from statewise.runtime.json_files import COUNT, POSITIVE, Maybe, Shape, read_json
+from statewise.tasks.corpus.folder import Corpus
 
 NORM_EPS = 1e-6
 """The constant that the paper's code adds to the mean square in its norms; the configuration does not contain it."""
@@ -36,6 +40,38 @@ class Converted(NamedTuple):
     """Fields of `backbone: two_stream`."""
     weights: dict[str, Tensor]
     """Parameters and buffers of that backbone."""
+
+
+def model_of_sps(
+    checkpoint: str | Path,
+    config: str | Path,
+    corpus: str | Path,
+    *,
+    variant: str | None = None,
+    context: int | None = None,
+) -> Model:
+    """The model of a checkpoint and its `config.json`, on a corpus that has the checkpoint's tokenizer;
+    `statewise.model.model.keep_model` writes it as a run.
+
+    `variant` is as in `convert_sps`; `context` is the number of tokens of a row, None: the configuration's
+    `block_size`. Raises `OSError` for files that cannot be read, `ValueError` for files that do not fit together.
+    """
+    facts, tensors, bpe = read_config(Path(config)), read_tensors(Path(checkpoint)), Corpus(Path(corpus)).bpe
+    converted = convert_sps(tensors, facts, len(bpe.symbols), variant)
+    if bpe.end != facts["eos_token_id"]:
+        raise ValueError(
+            f"the corpus ends its texts with token {bpe.end}, and the checkpoint with {facts['eos_token_id']}: "
+            "encode it with the tokenizer that the checkpoint was trained with"
+        )
+    recipe = {
+        "task": {"name": "text", "path": str(corpus), "context": context or facts["block_size"]},
+        "backbone": {"name": "two_stream", **converted.backbone},
+        "objective": "next_token",
+        "trainer": {"precision": "fp32"},
+    }
+    model = new_model(read_recipe(json.dumps(recipe), source=str(config)))
+    model.objective.load_state_dict({f"backbone.{name}": tensor for name, tensor in converted.weights.items()})
+    return model
 
 
 def read_config(path: Path) -> dict[str, Any]:

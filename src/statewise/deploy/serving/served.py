@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from statewise import __version__
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import GoalScorer
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.rows import DecodingOptions, Row, Spelled, Transcript, Written
 from statewise.model.model import Model
+from statewise.runtime.version import __version__
 from statewise.tasks.base import RunningText
 
 TextOrTokens = str | list[int]

@@ -145,7 +145,7 @@ def objects_by_sort(actions: Iterable[str]) -> list[list[str]]:
 
 
 @dataclass(frozen=True)
-class Signature:
+class ModelSignature:
     """Which objects the arguments of schemas and predicates can be."""
 
     parameters: Mapping[str, tuple[int, ...]]
@@ -215,7 +215,7 @@ class Signature:
         ]
 
 
-def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> Signature:
+def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ModelSignature:
     """The signature of schemas and of the ground actions of training. Raises `ValueError` if they do not fit each
     other."""
     split = [arguments(action) for action in actions]
@@ -231,7 +231,7 @@ def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> Signatur
         sorts = tuple(by_schema[name][place] for place in places)
         if predicates.setdefault(predicate, sorts) != sorts:
             raise ValueError(f"the predicate {predicate!r} has arguments of different sorts")
-    return Signature(by_schema, predicates, objects, frozenset((schema, firsts(names)) for schema, names in split))
+    return ModelSignature(by_schema, predicates, objects, frozenset((schema, firsts(names)) for schema, names in split))
 
 
 def firsts(objects: Sequence[str]) -> tuple[int, ...]:

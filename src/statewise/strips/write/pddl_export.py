@@ -29,7 +29,7 @@ from pathlib import Path
 
 from statewise.runtime.durable import write_atomically
 from statewise.strips.model.model import ActionModel, Atoms, accepted, bits, evidence_of
-from statewise.strips.model.schemas import Literal, Schema, Signature, arguments, ground, signature
+from statewise.strips.model.schemas import Literal, ModelSignature, Schema, arguments, ground, signature
 from statewise.strips.pddl.pddl import Problem, quiet_environment, safe_names, write_pddl
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.verification.mapping import CLEAR, match_atoms, renamed
@@ -126,7 +126,7 @@ def _matched_names(schemas: Mapping[str, Schema], reference: ActionModel) -> dic
 
 def complements(
     schemas: Mapping[str, Schema],
-    known: Signature,
+    known: ModelSignature,
     share: Mapping[str, float] | None = None,
     exclusive: Collection[str] = (),
 ) -> dict[str, Folded]:
@@ -252,7 +252,7 @@ class _Spelling:
     """The text of the files."""
 
     def __init__(
-        self, known: Signature, folds: Mapping[str, Folded], names: Mapping[str, str], objects: Mapping[str, int]
+        self, known: ModelSignature, folds: Mapping[str, Folded], names: Mapping[str, str], objects: Mapping[str, int]
     ) -> None:
         self.known, self.folds = known, folds
         used = {"learned", "either"}

@@ -7,6 +7,7 @@ distinction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -183,6 +184,19 @@ class Checked(NamedTuple):
     illegal: np.ndarray
     """(n,) column of the first illegal token, -1 without one. Illegal tokens are a first or second token that is not a
     crossing, and, before the first `end`, a token that is not a street from the current crossing."""
+
+    def metrics(self) -> dict[str, float]:
+        """The number of `rides`, the number of rides with each verdict, and the `valid_share`."""
+        counts = np.bincount(self.verdicts, minlength=len(VERDICTS)).tolist()
+        return {"rides": len(self.verdicts), **dict(zip(VERDICTS, counts)), "valid_share": counts[VALID] / sum(counts)}
+
+    def labels(self, lines: Sequence[int]) -> str:
+        """CSV with a row `line,label,moves` for each ride. `lines` counts from 1, the CSV from 0."""
+        rows = [
+            f"{line - 1},{VERDICTS[verdict]},{moves}"
+            for line, verdict, moves in zip(lines, self.verdicts.tolist(), self.moves.tolist())
+        ]
+        return "\n".join(["line,label,moves", *rows]) + "\n"
 
 
 def check(streets: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> Checked:

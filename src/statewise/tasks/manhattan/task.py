@@ -136,6 +136,20 @@ class Manhattan(SpacedText, Automaton):
             if len(packed) > n:  # so that the n-th row is full
                 return packed[:n]
 
+    def draw_with_errors(self, n: int, share: float, seed: int) -> Examples:
+        """n training rides; about a `share` of them have one turn replaced by another heading. Raises `ValueError`
+        unless `share` is from 0 to 1."""
+        if not 0 <= share <= 1:
+            raise ValueError(f"errors in rides (--corrupt) must be a share from 0 to 1, not {share}")
+        rng = np.random.default_rng(seed)
+        rides = self.sample(rng, n)
+        row = np.flatnonzero(rng.random(n) < share)
+        place = 2 + (rng.random(len(row)) * (rides.lengths[row] - 3)).astype(np.int64)
+        turn = rides.tokens[row, place] - self.N
+        other = (turn + rng.integers(1, len(HEADINGS), len(row))) % len(HEADINGS)
+        rides.tokens[row, place] = self.N + other
+        return rides
+
     def held_out(self, n: int | None = None) -> Examples:
         """The fixed test set, or its first n rides."""
         return self._held_out[: n if n is not None else len(self._held_out)]
