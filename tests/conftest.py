@@ -1,13 +1,18 @@
+import contextlib
+import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start, too: as many tests run as there are cores
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that tests start compiles all sources
@@ -86,6 +91,83 @@ def forked(monkeypatch):
         return started(forked.python(*command[1:]) if own else command, *rest, **fields)
 
     monkeypatch.setattr(subprocess, "Popen", start)
+
+
+def stamps(folder: Path) -> str:
+    """Path, length and time of change of each file in a folder."""
+    found = sorted((path.relative_to(folder), path.stat()) for path in folder.rglob("*") if path.is_file())
+    return "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in found)
+
+
+@contextlib.contextmanager
+def unnoticed():
+    """What happens within prints nothing unless it fails, and changes neither random numbers nor threads."""
+    threads, output = torch.get_num_threads(), io.StringIO()
+    try:
+        with torch.random.fork_rng([]), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            torch.manual_seed(0)
+            yield
+    except BaseException:
+        print(output.getvalue())
+        raise
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    """`made_once(key, make)` is a folder that `make(folder)` creates and fills, once for all workers and modules.
+
+    Whatever `make` depends on belongs in the key, or in the values that follow: `made_once("corpus", make, 40)`; `name`
+    is the folder's own. Call it in a fixture of a module, before anything is patched.
+    Tests share the folder, so none writes into it: one that must write copies it first
+    (`shutil.copytree(folder, tmp_path / "run")`). A folder that has changed by the end of the session is an error."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # that of all workers
+    used = {}
+
+    def made(key: str, make: Callable[[Path], object], *values: object, name: str = "run") -> Path:
+        place = shared / "made" / hashlib.sha256(repr((key, values, name)).encode()).hexdigest()[:16]
+        if place not in used:
+            place.mkdir(parents=True, exist_ok=True)
+            with FileLock(place / "lock"):
+                if not (place / "stamps").exists():
+                    shutil.rmtree(place / name, ignore_errors=True)  # of one that failed
+                    with unnoticed():
+                        make(place / name)
+                    (place / "stamps").write_text(stamps(place / name))
+            used[place] = place / name
+        return used[place]
+
+    yield made
+    for place, folder in used.items():
+        assert stamps(folder) == (place / "stamps").read_text(), f"a test has changed {folder}, which tests share"
+
+
+@pytest.fixture(scope="session")
+def trained(made_once):
+    """`trained(recipe, *flags)` is the folder of a run that `statewise train RECIPE FLAGS --out FOLDER` made, once for
+    all workers and modules. As for `made_once`, a test that writes into it copies it first."""
+
+    def made(*words: object, name: str = "run") -> Path:
+        from statewise.cli import main
+
+        def train(folder):
+            assert main(["train", *map(str, words), "--out", str(folder)]) == 0
+
+        return made_once("train", train, *map(str, words), name=name)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def two_steps(trained):
+    """The folder of a run of path-star-small after two steps, which tests share."""
+    from doubles import SMALL_RUN
+
+    flags = ["--task.held_out_graphs=40", "--trainer.steps=2", "--trainer.warmup_steps=0"]
+    return trained("path-star-small", *SMALL_RUN, *flags)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import called, two_steps
+from command_line import called
 from doubles import path_star_model
 from running_server import story_model
 from small_worlds import model_of
@@ -50,8 +50,8 @@ def test_the_page_in_the_docs_is_of_this_version():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return two_steps(tmp_path_factory.mktemp("runs") / "run")
+def run(two_steps):
+    return two_steps
 
 
 def test_the_export_holds_traces_of_the_models_side_by_side(capsys, run, tmp_path):
