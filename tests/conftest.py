@@ -84,10 +84,10 @@ def forked(monkeypatch):
     import forked
 
     forked.python()  # the server is a real process
-    started = subprocess.Popen
+    started, own_python = subprocess.Popen, sys.executable  # which tests replace
 
     def start(command, *rest, **fields):
-        own = isinstance(command, list) and command[:1] == [sys.executable] and command[1] != "-W"
+        own = isinstance(command, list) and command[:1] == [own_python] and command[1] != "-W"
         return started(forked.python(*command[1:]) if own else command, *rest, **fields)
 
     monkeypatch.setattr(subprocess, "Popen", start)
