@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import hashlib
 import io
 import os
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start, too: as many tests run as there are cores
+
+gc.disable()  # until tests run: modules and cases are no garbage
 
 import pytest
 import torch
@@ -55,6 +58,12 @@ def pytest_configure(config):
     for name in config.getoption("--backbone"):
         doubles.TINY_BACKBONES[name] = doubles.tiny_of(BACKBONES[name])
     doubles.OWN_OBJECTIVES += config.getoption("--objective")
+
+
+def pytest_collection_finish(session):
+    """What was loaded and collected so far stays until the end: no collection of garbage looks at it again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):
