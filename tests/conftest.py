@@ -11,13 +11,12 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start, too: as many tests run as there are cores
 
-gc.disable()  # until tests run: modules and cases are no garbage
-
 import pytest
 import torch
 from filelock import FileLock
 from hypothesis import settings
 
+gc.disable()  # until tests run: modules and cases are no garbage
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that tests start compiles all sources
 sys.dont_write_bytecode = False
 
