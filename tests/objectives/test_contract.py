@@ -72,15 +72,11 @@ names = [f"{name} on {backbone}" for name, backbone in pairs if can_be_had(name,
 every_objective = pytest.mark.parametrize("name", names)
 
 
-@functools.cache
-def predictors():
-    """One of each name, made once for all of `able`: every process that collects these tests makes them."""
-    return {name: new(name).predictor() for name in names}
-
-
 def able(kind):
     """Parametrised over the names whose predictor has a capability."""
-    having = [name for name, predictor in predictors().items() if predictor.capability(kind) is not None]
+    torch.set_default_dtype(torch.float64)
+    having = [name for name in names if new(name).predictor().capability(kind) is not None]
+    torch.set_default_dtype(torch.float32)
     assert having
     return pytest.mark.parametrize("name", having)
 
