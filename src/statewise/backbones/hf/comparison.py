@@ -27,7 +27,7 @@ WINDOW = 4
 LEAKS = {
     "future": "its positions see later tokens",
     "packed": "documents that share a row see each other",
-    "cache": "read step by step it computes something else than at once",
+    "cache": "reading step by step gives other numbers than reading at once",
 }
 """Messages for what changes states besides the past."""
 

@@ -17,10 +17,10 @@ from statewise.runtime.messages import counted, suggestion
 
 CHECKS = {
     "future": "later tokens",
-    "packed": "other documents of the row",
+    "packed": "other documents",
     "padding": "padding",
-    "batch": "other rows of the batch",
-    "cache": "a cache",
+    "batch": "other rows",
+    "cache": "cache",
 }
 """What may change a state, by the name of the check."""
 LENGTH = 47
@@ -40,7 +40,7 @@ class Result:
     check: str
     """One of `CHECKS`."""
     how: str = ""
-    """How the model was asked, where there are several ways."""
+    """How the model was asked, if there are several ways."""
     why_not: str | None = None
     """Why the model could not be asked."""
     module: str | None = None
@@ -135,15 +135,11 @@ def _shown(amount: float) -> str:
 
 
 def _place(one: Result) -> str:
-    place = f"{one.module} ({one.kind})" if one.module else f"the model itself ({one.kind})" if one.kind else "the model"
+    place = (one.module or "the model itself") + (f" ({one.kind})" if one.kind else "")
     return f"{place}, before {one.before}" if one.before else place
 
 
-def find(
-    reader: Reader,
-    checks: Collection[str] | None = None,
-    length: int | None = None,
-) -> Leaks:
+def find(reader: Reader, checks: Collection[str] | None = None, length: int | None = None) -> Leaks:
     """Tries a model on random tokens, with a copy of it that computes in float64 where it can. The later tokens are
     always checked; `checks` names others, None means all. `length` is that of the rows.
 
@@ -270,9 +266,7 @@ class Tester:
             found[row, columns] = self.ids[(before + shift) % len(self.ids)].to(found)
         return found
 
-    def read(
-        self, tokens: Tensor, how: Callable[[Tensor], States] | None = None, *, training: bool = False
-    ) -> Pass:
+    def read(self, tokens: Tensor, how: Callable[[Tensor], States] | None = None, *, training: bool = False) -> Pass:
         """A pass over rows (B, T)."""
         for buffer, kept in self.buffers:
             if buffer.shape == kept.shape:
@@ -301,7 +295,7 @@ class Tester:
             if not training and not brief:
                 short = self.read(tokens[:, : T // 2])
                 seen = Part([0], slice(0, T // 2))
-                findings.add(base, short, seen, seen, f"{T // 2} tokens change if others follow, whatever they are")
+                findings.add(base, short, seen, seen, f"the first {T // 2} tokens give other numbers alone")
             yield findings.result()
 
     def _packed(self, *, brief: bool = False) -> Iterator[Result]:
@@ -332,7 +326,7 @@ class Tester:
             for number, span in enumerate(spans):
                 alone = self.read(tokens[:, span])
                 there = Part([0], slice(None))
-                said = f"document {number + 1} is not as it is alone"
+                said = f"document {number + 1} gives other numbers alone"
                 findings.add(base, alone, Part([0], span), there, said)
             yield findings.result()
 
@@ -358,7 +352,7 @@ class Tester:
                 continue
             here, there = Part([0], seen), Part([0], slice(None))
             findings.add(base, other, here, here, "the tokens under the padding change the others")
-            findings.add(base, self.read(tokens[:, seen]), here, there, "the row is not as it is without padding")
+            findings.add(base, self.read(tokens[:, seen]), here, there, "the row gives other numbers without padding")
             yield findings.result()
 
     def _batch(self) -> Iterator[Result]:
@@ -376,7 +370,9 @@ class Tester:
                 findings.add(base, other, part, part, f"row {row + 1} changes other rows")
             for row in () if training else range(ROWS):
                 alone = self.read(tokens[row : row + 1])
-                findings.add(base, alone, Part([row], every), Part([0], every), f"row {row + 1} is not as it is alone")
+                findings.add(
+                    base, alone, Part([row], every), Part([0], every), f"row {row + 1} gives other numbers alone"
+                )
             yield findings.result()
 
     def _cache(self, *, brief: bool = False) -> Iterator[Result]:
@@ -402,7 +398,7 @@ class Tester:
 
                     found = self.read(new, step)
                     cache = kept[0]
-                    said = f"{counted(size, 'token')} after a cache of {start} {'is' if size == 1 else 'are'} read otherwise than at once"
+                    said = f"{counted(size, 'token')} after a cache of {start} gave other numbers than all at once"
                     findings.add(found, whole, Part(rows, slice(0, size)), Part(rows, slice(start, start + size)), said)
                     start += size
             except Exception as error:  # whatever the code of the model raises
@@ -418,7 +414,13 @@ class Tester:
             return
         for states, row, columns in parts:
             part = {("", 0): recording.Written("", [], [each.flatten(2) for each in states], certain=True)}
-            findings.add(part, whole, Part([0], slice(None)), Part([row], columns), f"row {row + 1} is read otherwise")
+            findings.add(
+                part,
+                whole,
+                Part([0], slice(None)),
+                Part([row], columns),
+                f"row {row + 1} gave other numbers than at once",
+            )
         if parts:
             yield findings.result()
 

@@ -152,9 +152,13 @@ class ModuleReader(Reader):
         name = self._first(CACHES)
         if name is None:
             raise ValueError(self.lacks["cache"])
+        cache, read = cache or (None, 0)
         if cache is None and hasattr(self.network, "make_cache"):
             cache = self.network.make_cache(len(tokens))
         given = {} if cache is None else {name: cache}
+        count = tokens.shape[1]
+        if self._of_transformers and "position_ids" in self._names:  # as `generate` gives them
+            given["position_ids"] = torch.arange(read, read + count, device=tokens.device).expand_as(tokens)
         states, output = self._call(tokens, use_cache=True, **given)
         if isinstance(output, Mapping):
             cache = output.get(name, cache)
@@ -164,7 +168,7 @@ class ModuleReader(Reader):
             cache = getattr(output, name, cache)
         if cache is None:
             raise ValueError("it returns no cache")
-        return states, cache
+        return states, (cache, read + count)
 
     @override
     def copy(self, dtype: torch.dtype | None) -> ModuleReader:
@@ -204,7 +208,7 @@ class ModuleReader(Reader):
         self.packings[name] = lambda tokens, documents: self._call(tokens, **made(documents))[0]
 
     def _call(self, tokens: Tensor, *, use_cache: bool = False, **given: Any) -> tuple[States, Any]:
-        if "use_cache" in self._names:
+        if "use_cache" in self._names or (self._of_transformers and self._takes_any):
             given["use_cache"] = use_cache
         ids = ((), {"input_ids": tokens}) if "input_ids" in self._names else ((tokens,), {})
         output = self.network(*ids[0], **ids[1], **given)
