@@ -169,9 +169,13 @@ def test_our_own_backbones_are_clean(name):
     if name == "hf":
         pytest.importorskip("transformers", reason="needs the extra hf")
     found = find(BackboneReader(TINY_BACKBONES[name]()))
-    assert found.clean, found.as_text()
-    assert all(one.why_not is None or one.how.startswith("rows that go apart") for one in found.results)
+    assert all(one.why_not is None for one in found.results)
     assert found.precision == "float64"
+    if name == "belief_slots":  # its chunks are counted from the start of the row
+        (leak,) = found.found()
+        assert leak.changed == "document 3 depends on where in the row it stands"
+    else:
+        assert found.clean, found.as_text()
 
 
 class Mixed(nn.Module):
@@ -191,17 +195,36 @@ def only_float32(self, tokens):
     return self.inner(self.embed(tokens))
 
 
-def backwards_within(self, tokens):
-    """Leaks in a module of other shapes, beside the path of the states, too little for float32."""
+def backwards_a_little(self, tokens):
+    """Too little for float32."""
     x = self.embed(tokens)
     return x + 1e-5 * x.flip(1)
 
 
 def test_a_small_leak_is_found_in_float64_and_what_cannot_run_in_it_says_so():
-    assert {one.check for one in find(ModuleReader(Mixed(backwards_within))).found()} == {"future"}
+    assert {one.check for one in find(ModuleReader(Mixed(backwards_a_little))).found()} == {"future"}
     found = find(ModuleReader(Mixed(only_float32)))
     assert (found.clean, found.precision) == (True, "float32")
     assert "Not in float64, so small leaks may go unseen: RuntimeError: no kernel for float64" in found.as_text()
+
+
+class Gated(nn.Module):
+    """A look at later tokens that is not used: masked, or of weight zero as yet."""
+
+    def __init__(self, used):
+        super().__init__()
+        self.inner, self.gate = nn.Linear(D, D), nn.Parameter(torch.zeros(1))
+        self.register_buffer("off", torch.zeros(1))
+        self.used = used
+
+    def forward(self, x):
+        return self.inner(x.flip(1)) * (self.gate if self.used else self.off)
+
+
+def test_a_leak_behind_weights_that_are_still_zero_is_found_and_what_is_masked_is_none():
+    found = find(ModuleReader(Plain(Gated(used=True))))
+    assert {(one.check, one.module) for one in found.found()} == {("future", "layers.1")}
+    assert find(ModuleReader(Plain(Gated(used=False)))).clean
 
 
 def noise(self, tokens):

@@ -243,6 +243,8 @@ class ModuleReader(Reader):
                 each.training = training
             for handle in handles:
                 handle.remove()
+        if not found and self._of_transformers:
+            found.append(self.network.config.get_text_config().vocab_size)
         if not found:
             raise ValueError("the model has no table of token ids (nn.Embedding): give its number of them, vocabulary")
         return int(found[0])

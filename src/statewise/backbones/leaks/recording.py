@@ -19,6 +19,10 @@ ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 3e-2, torch.
 """Largest difference by rounding alone, relative to the largest number of a tensor, by the type it is computed in."""
 
 
+SPREAD = 0.02
+"""Deviation of the random numbers in place of parameters that are all zero."""
+
+
 class Written(NamedTuple):
     """One call of a module. Tensors are (B, n, features); those of other shapes are left out."""
 
@@ -192,7 +196,8 @@ class _Wide(TorchDispatchMode):
 
 def copied(network: nn.Module, dtype: torch.dtype | None, besides: Any = None) -> Any:
     """A copy of `network`, or of `besides`, which holds it, that computes in `dtype`. None: in its own types, with the
-    same parameters. Raises `ValueError` if the network cannot be copied."""
+    same parameters. Parameters that are all zero, with which some layers begin, are random in the copy: they would hide
+    what the layer reads. Raises `ValueError` if the network cannot be copied."""
     memo: dict[int, Any] = {}
     for module in network.modules():
         for own in (module._parameters, module._buffers, vars(module)):
@@ -210,6 +215,10 @@ def copied(network: nn.Module, dtype: torch.dtype | None, besides: Any = None) -
 
 def _converted(x: Tensor, dtype: torch.dtype | None) -> Tensor:
     if isinstance(x, nn.Parameter):
+        if x.is_floating_point() and x.numel() and not x.any():
+            generator = torch.Generator().manual_seed(x.numel())
+            drawn = SPREAD * torch.randn(x.shape, generator=generator)
+            return nn.Parameter(drawn.to(x.device, dtype or x.dtype), requires_grad=False)
         if dtype is None or not x.is_floating_point():
             return x
         return nn.Parameter(x.detach().to(dtype), requires_grad=False)
