@@ -273,7 +273,7 @@ class Tester:
                 buffer.copy_(kept)
         self.reader.network.train(training)
         with recording.quiet_passes(0, self.dtype, self.devices):
-            return self.recorder.record(*tokens.shape, lambda: (how or self.reader.read)(tokens))
+            return self.recorder.record(len(tokens), tokens.shape[1], lambda: (how or self.reader.read)(tokens))
 
     # Checks
 

@@ -153,8 +153,9 @@ class ModuleReader(Reader):
         if name is None:
             raise ValueError(self.lacks["cache"])
         cache, read = cache or (None, 0)
-        if cache is None and hasattr(self.network, "make_cache"):
-            cache = self.network.make_cache(len(tokens))
+        make: Any = getattr(self.network, "make_cache", None)
+        if cache is None and make is not None:
+            cache = make(len(tokens))
         given = {} if cache is None else {name: cache}
         count = tokens.shape[1]
         if self._of_transformers and "position_ids" in self._names:  # as `generate` gives them
@@ -244,7 +245,8 @@ class ModuleReader(Reader):
             for handle in handles:
                 handle.remove()
         if not found and self._of_transformers:
-            found.append(self.network.config.get_text_config().vocab_size)
+            config: Any = self.network.config
+            found.append(config.get_text_config().vocab_size)
         if not found:
             raise ValueError("the model has no table of token ids (nn.Embedding): give its number of them, vocabulary")
         return int(found[0])
@@ -268,7 +270,7 @@ def _flattened(documents: Tensor) -> dict[str, Any]:
     }
 
 
-def _masked(mask: str, positions: str | None, real: Tensor) -> dict[str, Tensor]:
+def _masked(mask: str, positions: str | None, real: Tensor) -> dict[str, Any]:
     """A mask, and positions as `generate` of transformers counts them."""
     given = {mask: real.long()}
     return given if positions is None else {**given, positions: (real.long().cumsum(1) - 1).clamp(min=0)}

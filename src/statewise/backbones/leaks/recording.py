@@ -183,7 +183,7 @@ def relative(one: Tensor, other: Tensor) -> float:
     return 0.0 if found == 0 else found / scale if found == found and scale > 0 else float("inf")
 
 
-class _Wide(TorchDispatchMode):
+class _Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operations that ask for numbers of fewer bits, as norms and softmax do for float32, get float64."""
 
     @override
@@ -230,7 +230,7 @@ def quiet_passes(seed: int, dtype: torch.dtype | None, devices: Collection[torch
     """Within this context, a pass draws the same random numbers each time, computes no gradients, and in float64
     computes all in it."""
     cuda = sorted({device.index or 0 for device in devices if device.type == "cuda"})
-    wide = _Wide() if dtype == torch.float64 else nullcontext()
+    wide: Any = _Wide() if dtype == torch.float64 else nullcontext()  # type: ignore[no-untyped-call]
     with torch.no_grad(), torch.random.fork_rng(devices=cuda), wide:
         torch.manual_seed(seed)
         yield
