@@ -8,6 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 from doubles import SMALL_RUN, tiny_folder, tiny_gpt, tiny_objective
+from pages import blocks, run_code
 from torch import nn
 
 import statewise
@@ -15,6 +16,7 @@ from statewise.cli import main
 
 MODULE = """
 import torch
+from pages import blocks, run_code
 from torch import nn
 
 class Net(nn.Module):
@@ -176,3 +178,10 @@ def test_bad_options_are_refused_in_a_sentence(words, message, own, capsys):
     code, said, error = command(capsys, *words)
     assert (code, said) == (2, "")
     assert message in error
+
+
+def test_what_the_page_does_in_python(capsys):
+    (code,) = blocks("docs/leaks.md", "python")
+    names = run_code(code, "docs/leaks.md")
+    assert {one.module for one in names["found"].found()} == {"1"}
+    assert capsys.readouterr().out.startswith("States depend on more than the past: later tokens")

@@ -258,6 +258,22 @@ def test_a_module_without_a_table_needs_the_number_of_token_ids():
         find(ModuleReader(Mixed(one_hot), 1))
 
 
+def test_a_model_that_reads_rows_of_one_size_alone_is_checked_as_far_as_that_goes():
+    fixed = Mixed(lambda self, tokens: self.embed(tokens).view(-1, 47, D).flip(1))
+    found = find(ModuleReader(fixed))
+    assert {one.check for one in found.found()} == {"future"}
+    assert "The model cannot read 1 x 23 tokens, so these are not compared: RuntimeError" in found.as_text()
+
+    def one_row(self, tokens):
+        return self.embed(tokens).view(1, -1, D)
+
+    (first, *_, last) = find(ModuleReader(Mixed(one_row))).results
+    assert (first.leaks, first.why_not) == (False, None)
+    assert last.name == "cache"
+    with pytest.raises(ValueError, match="other rows cannot be checked: it returns"):
+        find(ModuleReader(Mixed(one_row)), ["batch"])
+
+
 def test_checks_are_chosen_and_those_that_cannot_be_asked_are_errors():
     found = find(ModuleReader(Net()), ["padding"])
     assert [one.name for one in found.results] == [

@@ -152,7 +152,7 @@ def find(reader: Reader, checks: Collection[str] | None = None, length: int | No
             raise ValueError(f"there is no check {name!r}: {suggestion(name, CHECKS)}checks: {', '.join(CHECKS)}")
     tester = Tester.in_best_precision(reader, length)
     try:
-        results = [result for name in dict.fromkeys(asked) for result in tester.check(name)]
+        results = [result for name in asked for result in tester.check(name)]
     finally:
         tester.close()
     for name in checks or ():
@@ -231,13 +231,19 @@ class Tester:
 
     def check(self, name: str) -> Iterator[Result]:
         """The results of one of `CHECKS`."""
-        yield from {
+        results = {
             "future": self._future,
             "packed": self._packed,
             "padding": self._padding,
             "batch": self._batch,
             "cache": self._cache,
         }[name]()
+        try:
+            yield from results
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever the code of the model raises
+            yield Result(name, why_not=_said(error))
 
     def first_leak(self) -> Result | None:
         """The first leak that one comparison for each of later tokens, other documents and a cache shows: for a model
@@ -251,6 +257,17 @@ class Tester:
         return None
 
     # Passes
+
+    def shorter(self, tokens: Tensor) -> Pass | None:
+        """A pass over rows that are shorter, or fewer, than others; None, with a note, if the model cannot read them."""
+        try:
+            return self.read(tokens)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever the code of the model raises
+            shape = " x ".join(map(str, tokens.shape))
+            self.notes.append(f"The model cannot read {shape} tokens, so these are not compared: {_said(error)}")
+            return None
 
     def draw(self, rows: int, length: int | None = None) -> Tensor:
         """Random tokens (rows, T)."""
@@ -293,7 +310,7 @@ class Tester:
                 seen = Part([0], slice(0, cut))
                 findings.add(base, other, seen, seen, f"tokens from place {cut} on change those before")
             if not training and not brief:
-                short = self.read(tokens[:, : T // 2])
+                short = self.shorter(tokens[:, : T // 2])
                 seen = Part([0], slice(0, T // 2))
                 findings.add(base, short, seen, seen, f"the first {T // 2} tokens give other numbers alone")
             yield findings.result()
@@ -324,7 +341,7 @@ class Tester:
                         part = Part([0], seen)
                         findings.add(base, other, part, part, f"document {number + 1} changes document {place + 1}")
             for number, span in enumerate(spans):
-                alone = self.read(tokens[:, span])
+                alone = self.shorter(tokens[:, span])
                 there = Part([0], slice(None))
                 said = f"document {number + 1} depends on where in the row it stands"
                 findings.add(base, alone, Part([0], span), there, said)
@@ -352,7 +369,9 @@ class Tester:
                 continue
             here, there = Part([0], seen), Part([0], slice(None))
             findings.add(base, other, here, here, "the tokens under the padding change the others")
-            findings.add(base, self.read(tokens[:, seen]), here, there, "the row gives other numbers without padding")
+            findings.add(
+                base, self.shorter(tokens[:, seen]), here, there, "the row gives other numbers without padding"
+            )
             yield findings.result()
 
     def _batch(self) -> Iterator[Result]:
@@ -369,7 +388,7 @@ class Tester:
                 part = Part(others, every)
                 findings.add(base, other, part, part, f"row {row + 1} changes other rows")
             for row in () if training else range(ROWS):
-                alone = self.read(tokens[row : row + 1])
+                alone = self.shorter(tokens[row : row + 1])
                 findings.add(
                     base, alone, Part([row], every), Part([0], every), f"row {row + 1} gives other numbers alone"
                 )
@@ -439,8 +458,10 @@ class _Findings:
         *_, output = recording.differences(one, other, every, every)
         return output.written <= self.allowed
 
-    def add(self, one: Pass, other: Pass, here: Part, there: Part, changed: str) -> None:
-        """Compares the part `here` of a pass with the part `there` of another."""
+    def add(self, one: Pass, other: Pass | None, here: Part, there: Part, changed: str) -> None:
+        """Compares the part `here` of a pass with the part `there` of another, unless that is None."""
+        if other is None:
+            return
         found = list(recording.differences(one, other, here, there))
         for each in found:
             if each.written > self.allowed:

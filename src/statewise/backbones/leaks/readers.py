@@ -235,6 +235,8 @@ class ModuleReader(Reader):
         try:
             self.read(tokens)
         except Exception as error:  # whatever the code of the model raises
+            if found:  # it may read rows of one length alone
+                return int(found[0])
             raise ValueError(
                 f"the model cannot be read by token ids alone ({type(error).__name__}: {str(error)[:200]}): give a "
                 "causal model"
