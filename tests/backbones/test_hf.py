@@ -561,7 +561,7 @@ def test_without_the_extra_the_message_installs_it(monkeypatch):
 
 OTHERS = {"Gemma2": {**SIZES, "head_dim": 8}, "Phi": WHOLE_HEADS, "Mixtral": {**SIZES, "num_local_experts": 4}}
 """Families that cannot be backbones, but whose states depend on the past alone."""
-FIRST = ("Llama", "GPT2", "Gemma3Text", "Mixtral")
+FIRST = ("Llama", "GPT2", "Mixtral")
 LEAK = {
     "OPT": (
         {"hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "word_embed_proj_dim": 16},
@@ -621,7 +621,7 @@ def test_states_of_these_families_depend_on_the_past_alone(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in ("OPT", "OlmoHybrid") else pytest.param(name, marks=pytest.mark.slow) for name in LEAK]
+    "name", [name if name == "OPT" else pytest.param(name, marks=pytest.mark.slow) for name in LEAK]
 )
 def test_states_of_these_families_depend_on_more(name):
     fields, expected, module = LEAK[name]

@@ -105,13 +105,19 @@ def test_objects_stay_as_they_are():
     for given in (model, model.objective, tiny_objective("next_latent"), tiny_gpt()):
         assert statewise.leaks(given, length=20).clean
     assert model.fingerprint() == before
-    compiled = torch.compile(nn.Sequential(nn.Embedding(9, 4), nn.LSTM(4, 4, batch_first=True)))
-    assert statewise.leaks(compiled).clean
+    recurrent = nn.Sequential(nn.Embedding(9, 4), nn.LSTM(4, 4, batch_first=True))
+    assert statewise.leaks(recurrent).clean
     for wrong in (3, None, [model], torch.zeros(3)):
         with pytest.raises(TypeError, match="a model is a name, a folder, a torch module or a "):
             statewise.leaks(wrong)
     with pytest.raises(TypeError, match="checks must be a list of names"):
-        statewise.leaks(compiled, "packed")
+        statewise.leaks(recurrent, "packed")
+
+
+@pytest.mark.slow  # imports the compiler
+def test_compiled_modules_are_checked_as_they_were():
+    compiled = torch.compile(nn.Sequential(nn.Embedding(9, 4), nn.GRU(4, 4, batch_first=True, bidirectional=True)))
+    assert {one.module for one in statewise.leaks(compiled).found()} == {"1"}
 
 
 CONFIG = {"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}

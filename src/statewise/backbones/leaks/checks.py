@@ -259,7 +259,7 @@ class Tester:
     # Passes
 
     def shorter(self, tokens: Tensor) -> Pass | None:
-        """A pass over rows that are shorter, or fewer, than others; None, with a note, if the model cannot read them."""
+        """A pass over fewer or shorter rows than others; None, with a note, if the model cannot read them."""
         try:
             return self.read(tokens)
         except torch.OutOfMemoryError:
