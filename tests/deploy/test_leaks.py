@@ -177,6 +177,8 @@ def test_bad_models_are_refused_in_a_sentence(name, own, monkeypatch, capsys):
         (["own_models:clean", "--length", str(2**80)], "--length must be below"),
         ([], "the following arguments are required: MODEL"),
         (["own_models:clean", "x"], "one argument too many"),
+        (["own_models:clean", "--device", "nope"], "nope"),
+        (["torch:randn"], "cannot be imported or made: TypeError: randn() received an invalid combination"),
         (["own_models:clean", "--pakced"], "did you mean --packed"),
     ],
 )
@@ -184,6 +186,7 @@ def test_bad_options_are_refused_in_a_sentence(words, message, own, capsys):
     code, said, error = command(capsys, *words)
     assert (code, said) == (2, "")
     assert message in error
+    assert error.count("\n") == 1
 
 
 def test_what_the_page_does_in_python(capsys):

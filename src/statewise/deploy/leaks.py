@@ -42,8 +42,8 @@ def leaks(
     a torch module or of a function without arguments that returns one, or the object itself, which is left as it is.
     Later tokens are always checked; `checks` are `packed`, `padding`, `batch` and `cache`, None for all that the model
     can be asked. `length` is that of the rows, `vocabulary` the number of token ids of a module without a table of
-    them; `checkpoint` belongs to runs, `device` to models by name. Raises `ValueError` for what cannot be loaded or
-    asked, `TypeError` for other objects.
+    them. `checkpoint` belongs to runs, `device` to models by name; `auto` leaves `module:name` where it is. Raises
+    `ValueError` for what cannot be loaded or asked, `TypeError` for other objects.
     """
     if isinstance(checks, str):
         raise TypeError(f"checks must be a list of names, not one text: write [{checks!r}]")
@@ -74,7 +74,8 @@ def _by_name(name: str, checkpoint: str, device: str) -> Any:
         raise ValueError("the model is not named: give a folder, the name of a model on the hub, or module:name")
     folder = Path(name)
     if not folder.exists() and re.fullmatch(OWN, name):
-        return _imported(name)
+        made = _imported(name)
+        return made if device == "auto" else made.to(choose_device(device))
     path = folder / "config.json"
     content = read_json(path, ANYTHING) if path.is_file() else None
     if isinstance(content, dict) and {"task", "objective", "backbone"} <= content.keys():
@@ -102,7 +103,8 @@ def _imported(name: str) -> nn.Module:
         hint = ": is it installed, or its folder in the environment variable PYTHONPATH?"
         raise ValueError(f"{name}: there is no module {error.name}{hint}") from error
     except (Exception, SystemExit) as error:  # code of the user may raise anything
-        raise ValueError(f"{name} cannot be imported or made: {type(error).__name__}: {error}") from error
+        said = (str(error).splitlines() or [""])[0]
+        raise ValueError(f"{name} cannot be imported or made: {type(error).__name__}: {said}") from error
     if not isinstance(made, nn.Module):
         raise ValueError(f"{name} is not a torch module, nor a function without arguments that returns one")
     return made
