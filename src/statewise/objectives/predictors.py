@@ -63,13 +63,13 @@ class CausalCursor:
         self.known = np.maximum(0, self.known - positions)
 
     def reorder(self, rows: Tensor) -> None:
-        """See `Predictor.reorder`."""
+        """Replaces row b by the former row `rows[b]`."""
         self.cache.reorder(rows)
         self.recent = self.recent.index_select(0, rows)
         self.known = self.known[rows.cpu().numpy()]
 
     def join(self, other: Self) -> None:
-        """See `Predictor.join`."""
+        """Appends the rows of `other`."""
         self.cache.join(other.cache)
         self.recent = torch.cat([self._last(), other._last()])[:, None]
         self.known = np.minimum(np.concatenate([self.known, other.known]), 1)

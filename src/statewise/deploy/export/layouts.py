@@ -71,7 +71,7 @@ def to_theirs(maps: Iterable[TensorMap], ours: Tensors) -> dict[str, Tensor]:
 
 
 ROPE_BASE = 10000.0
-"""See `nn.attention.ROTARY_BASE`."""
+"""Base of the rotary angles; the same number as `nn.attention.ROTARY_BASE`."""
 
 
 class Layout(ABC):
