@@ -50,7 +50,7 @@ def choose_precision(wanted: str, device: str) -> str:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     if device != "cpu":
         return "fp32"
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # PyTorch 2.9 does not report them
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # PyTorch 2.9 does not report them
     return "bf16" if capabilities.get("amx_bf16") or capabilities.get("avx512_bf16") else "fp32"
 
 
