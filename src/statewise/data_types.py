@@ -273,7 +273,7 @@ class Loss(NamedTuple):
     parts: dict[str, Part]
 
     def value(self) -> Tensor:
-        """Scalar to differentiate."""
+        """The scalar to differentiate: the weighted sum of the means of all parts."""
         terms = [part.weight * part.mean() for part in self.parts.values()]
         return sum(terms[1:], start=terms[0])
 

@@ -179,7 +179,7 @@ class CausalPredictor(Predictor):
 
     @torch.no_grad()
     def logits_with_states(self, batch: Batch) -> tuple[Hidden, Tensor]:
-        """`states` and `logits`."""
+        """The results of `states` and `logits`, from one pass."""
         hidden = self.states(batch)
         return hidden, to_float32(self.next_logits(hidden, batch.tokens.to(self.device)))
 

@@ -124,7 +124,7 @@ class OnHost:
             self.done.record()
 
     def values(self) -> list[float]:
-        """The tensor's values."""
+        """The numbers of the tensor; waits until the device has copied them."""
         if self.done is not None:
             self.done.synchronize()
         numbers: list[float] = self.copy.tolist()

@@ -288,7 +288,7 @@ class Plain(NamedTuple):
     context: int
     vocabulary: int
     tensors: dict[str, Tensor]
-    """Its weights under the names of the architecture, in float32."""
+    """The weights under the names of the architecture, in float32."""
     beside: dict[str, Tensor]
     """Other trained tensors, under our names: latent dynamics, further heads."""
 
