@@ -22,7 +22,7 @@ WAYS = ("whole", "blockwise")
 
 @dataclass(frozen=True)
 class Size:
-    """Of the readouts (positions, width) and the head (vocabulary, width)."""
+    """Sizes of the readouts (positions, width) and of the head (vocabulary, width)."""
 
     positions: int
     width: int

@@ -68,7 +68,7 @@ class Found:
         self.rows = self.choices = self.changed = self.alone = 0
         self.other = self.unexplained = self.close = 0
         self.errors: list[float] = []
-        """Of each choice: the largest difference of its logits from those of float64."""
+        """The largest difference of each choice's logits from those in float64."""
 
 
 def replay(

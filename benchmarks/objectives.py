@@ -71,7 +71,7 @@ def stepper(objective: Objective, size: Size, precision: str) -> Callable[[], No
 
 
 def operations(step: Callable[[], None]) -> int:
-    """Of the matrix products of one step."""
+    """Floating-point operations of the matrix products of one step."""
     with FlopCounterMode(display=False) as counter:
         step()
     return counter.get_total_flops()

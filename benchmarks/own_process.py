@@ -25,7 +25,7 @@ class Cost:
 
     seconds: float
     megabytes: float
-    """At the peak, beyond what was in use before."""
+    """Memory at the peak, beyond what was in use before."""
 
 
 def peak() -> float:
@@ -59,7 +59,7 @@ Rounds = Sequence[dict[str, Cost]]
 def in_turn(
     measure: Callable[..., Cost], ways: dict[str, Sequence[Any]], rounds: int, *, smoke: bool = False
 ) -> Rounds:
-    """Of every round the cost of each way: `measure` with the way's arguments, in a process of its own. A smoke run is
+    """The cost of each way in every round: `measure` with the way's arguments, in a process of its own. A smoke run is
     one round in this process."""
     if smoke:
         return [{name: measure(*arguments) for name, arguments in ways.items()}]

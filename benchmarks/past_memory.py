@@ -36,7 +36,7 @@ class Found:
     """Tokens a second afterwards."""
     rows: int
     tokens: int
-    """Of a batch."""
+    """Tokens of a batch."""
     alone: float
     """MB of the whole process at most, before most of the corpus was read."""
     peak: float

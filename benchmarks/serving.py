@@ -48,9 +48,9 @@ from statewise.training import machine
 
 PROMPT, TOKENS, CONTEXT = 32, 64, 256
 GAP = 1e-3
-"""Nats within which a choice is taken to hang on rounding."""
+"""Nats within which a choice counts as depending on rounding."""
 SEEDS, CHOICES, TOP_P = 5, 2, 0.9
-"""Of sampled requests."""
+"""Seeds, completions of a prompt, and nucleus of the sampled requests."""
 
 Texts = dict[tuple[str, int | None], list[str] | None]
 """The completions by prompt, as a JSON list of token ids, and seed; None: greedy. Unknown until the first answer where
@@ -291,7 +291,7 @@ def decoded_alone(
 
 
 def expected_texts(model: Model, prompts: list[list[int]]) -> Texts:
-    """Of the requests of a soak, by the model in float64; those that hang on rounding are left out."""
+    """The texts of a soak's requests, computed in float64, without those that depend on rounding."""
     exact = copy.deepcopy(model)
     exact.objective.double()
     predictor, end = exact.predictor(), model.task.end

@@ -16,7 +16,7 @@ class MinPConfig:
     """Fields of `--decoder min_p:MinP`."""
 
     share: float = 0.1
-    """Of the probability of the most likely token, what a token needs to be drawn."""
+    """A token is drawn only if its probability is at least this share of the most likely token's."""
     seed: int = 0
     """Seed of the draws."""
 

@@ -64,7 +64,7 @@ def enumeration(data: Traces, of: Domain, settings: Settings) -> ActionModel:
 
 
 def sift_like(data: Traces, of: Domain, settings: Settings) -> ActionModel:
-    """The same with SIFT's test: what adds and what deletes an atom take turns."""
+    """All such atoms that also pass SIFT's test: actions that add an atom and that delete it take turns."""
     return _enumerated(data, alternating=True)
 
 
@@ -74,7 +74,7 @@ def ours(data: Traces, of: Domain, settings: Settings) -> ActionModel:
 
 
 def ours_untold(data: Traces, of: Domain, settings: Settings) -> ActionModel:
-    """The same without the number of atoms."""
+    """The STRIPS Transformer as in `ours`, but not told the number of atoms."""
     return learn_neural(data, settings).model
 
 

@@ -214,7 +214,7 @@ class Batch(NamedTuple):
         return cls(tokens, ~everything, real, documents, (0, 0))
 
     def to(self, device: Any) -> Batch:
-        """The same batch on a device."""
+        """This batch with its tensors copied to a device."""
         from statewise.runtime.devices import to_device  # tasks, which make batches of arrays, have no device
 
         ahead = self.continuation
@@ -273,7 +273,7 @@ class Loss(NamedTuple):
     parts: dict[str, Part]
 
     def value(self) -> Tensor:
-        """Scalar to differentiate."""
+        """The scalar to differentiate: the weighted sum of the means of all parts."""
         terms = [part.weight * part.mean() for part in self.parts.values()]
         return sum(terms[1:], start=terms[0])
 
@@ -303,7 +303,7 @@ class Headline:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Headline:
-        """From a report, which may hold more."""
+        """The headline that a report names; its other keys are ignored."""
         return cls(content["metric"], content["higher_is_better"], content.get("solved_at"))
 
     def better(self, value: float, than: float) -> bool:

@@ -133,8 +133,8 @@ def test_the_untrained_control_is_where_the_model_is(share):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["future-probe", "--checkpoint", "3"], "no checkpoint of step 3; it has [2, 4]"),
-        (["future-probe", "--checkpoints", "2,3"], "no checkpoint of step 3; it has [2, 4]"),
+        (["future-probe", "--checkpoint", "3"], "no checkpoint of step 3; it has 2 and 4"),
+        (["future-probe", "--checkpoints", "2,3"], "no checkpoint of step 3; it has 2 and 4"),
         (["future-probe", "--checkpoints", "some"], "must be last, best or a step, not 'some'"),
         (["future-probe", "--offsets", "1-4"], "choose offsets up to 3"),
         (["future-probe", "--offsets", "9223372036854775807"], "numbers like 1,2,4 below 1,000,000"),

@@ -172,7 +172,7 @@ def test_a_cell_may_stand_for_the_recurrent_backbone_with_it(cell):
         (BASE, ["--objective=next_lataent"], "unknown objective 'next_lataent': did you mean next_latent"),
         ({**BASE, "trainer": {"step": 3}}, [], "my.yaml: unknown key 'trainer.step': did you mean trainer.steps"),
         ({**BASE, "traner": {"steps": 3}}, [], "my.yaml: unknown key 'traner': did you mean trainer"),
-        ({**BASE, "trainer": 3}, [], "my.yaml: trainer must hold keys"),
+        ({**BASE, "trainer": 3}, [], "my.yaml: trainer must be keys"),
         (BASE, ["--task.lenght=4"], "unknown option '--task.lenght': did you mean --task.length"),
         (BASE, ["--steps=4"], r"unknown option '--steps': did you mean --trainer.steps\?$"),
         (BASE, ["--width=4"], r"unknown option '--width': did you mean --backbone.width\?$"),
@@ -199,7 +199,7 @@ def test_mistakes_are_named(base, flags, message):
 def test_broken_yaml_is_named_with_its_line():
     with pytest.raises(ValueError, match=r"my\.yaml:2: not YAML"):
         read_recipe("task: path_star\n  nodes: [3", source="my.yaml")
-    with pytest.raises(ValueError, match="must hold keys, not list"):
+    with pytest.raises(ValueError, match=r"must be keys with values, not \["):
         read_recipe("- a\n- b\n")
 
 

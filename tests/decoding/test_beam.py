@@ -112,7 +112,7 @@ def test_it_stops_when_ended_sequences_hold_all_places():
 
 
 def test_a_goal_needs_a_model_that_can_head_for_one():
-    with pytest.raises(ValueError, match="needs a model that can condition on it"):
+    with pytest.raises(ValueError, match="needs a model that can condition on a goal"):
         search(MarkovPredictor(TABLE), [0], 2, goal=[1])
     with pytest.raises(ValueError, match="beams must be at least 1 and at most 100,000, not 0"):
         make_decoder("beam", beams=0)

@@ -153,7 +153,7 @@ def test_who_cannot_say_so_says_what_to_train(objective):
     assert closing_symbol(objective.predictor()) == CLOSING
     with pytest.raises(ValueError, match="min_gap 1"):
         closing_symbol(tiny_objective("belief_state").predictor())
-    with pytest.raises(ValueError, match="condition on it"):
+    with pytest.raises(ValueError, match="condition on a goal"):
         closing_symbol(tiny_objective("next_token").predictor())
     for fields in ({"goal": None}, {"exact": True}):
         with pytest.raises(ValueError, match="free length"):

@@ -11,9 +11,10 @@ from statewise.backbones.capabilities import Pretrained
 from statewise.backbones.nn.hooks import Hookable
 from statewise.decoding import predictor as interface
 from statewise.model.model import new_model
-from statewise.model.recipes import MODELS, explaining_missing_capability, listed, read_recipe, who_has
+from statewise.model.recipes import MODELS, explaining_missing_capability, read_recipe, who_has
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.predictors import CausalPredictor
+from statewise.runtime.messages import series
 from statewise.tasks.base import Infilling, RunningText
 
 TINY = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1", "--task.held_out_graphs=20"]
@@ -58,8 +59,8 @@ def test_the_table_says_what_models_can_do(name, predictors):
     for having, objectives in groups.items():
         if having:
             kind = "objectives" if len(objectives) > 1 else "objective"
-            alone = "" if len(having) == len(backbones) else f" on {listed(having, 'or')}"
-            phrases.append(f"the {kind} {listed(objectives)}{alone}")
+            alone = "" if len(having) == len(backbones) else f" on {series(having, 'or')}"
+            phrases.append(f"the {kind} {series(objectives)}{alone}")
     assert MODELS[name] == ", or ".join(phrases)
 
 
@@ -82,7 +83,7 @@ def test_who_has_a_capability_is_said_in_words():
 def test_a_model_that_lacks_a_capability_is_told_which_have_it(tmp_path):
     model = new_model(read_recipe("{task: path_star, backbone: gpt, objective: next_token}", TINY))
     prompt = model.task.decode(model.task.held_out(1).prompt(0))
-    with pytest.raises(ValueError, match=r"condition on it and score it: such models, .* the objective belief_state"):
+    with pytest.raises(ValueError, match=r"condition on a goal and score it: such models, .* objective belief_state"):
         model.generate([prompt], goal="1")
     with pytest.raises(ValueError, match=r"carries one from chunk to chunk: such models, .* on belief_slots"):
         model.evaluate(4, protocol="fresh")

@@ -147,7 +147,7 @@ def test_a_checkpoint_without_what_lanes_kept_is_refused(tmp_path, recipe):
     for lanes, message in (
         (None, "lanes are missing"),
         ({}, "lanes are missing"),
-        ({"backbone": {**kept, "state": kept["state"][:3]}}, "it has 3 lanes, and trainer.batch_size is 4"),
+        ({"backbone": {**kept, "state": kept["state"][:3]}}, "there are 3 lanes, and trainer.batch_size is 4"),
         ({"backbone": {**kept, "owner": 3}}, ""),
     ):
         state["lanes"] = lanes

@@ -1,4 +1,7 @@
-"""Backbones: from tokens to a state and a readout at every position."""
+"""Backbones, and their table: from tokens to a state and a readout at every position.
+
+Imports `config`, and `decoding.carried_state`. A backbone knows neither tasks nor losses.
+"""
 
 from __future__ import annotations
 

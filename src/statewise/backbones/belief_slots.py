@@ -332,7 +332,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, Hookable):
         return self.gpt.embed(tokens)
 
     def head_weight(self) -> Tensor:
-        """(V, D)."""
+        """The matrix (V, D) of the vocabulary head."""
         return self.gpt.head_weight()
 
     def make_cache(self, rows: int) -> GroupedCache:

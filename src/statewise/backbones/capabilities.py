@@ -45,7 +45,7 @@ class Branch(nn.Module, ABC):
 
 
 class Branching(Backbone):
-    """Its last block can be replicated over a shared trunk."""
+    """A backbone whose last block can be replicated over a shared trunk."""
 
     @abstractmethod
     def trunk(self, batch: Batch) -> Any:
@@ -73,7 +73,7 @@ class Branching(Backbone):
 
 
 class Counted(Backbone):
-    """Its floating-point operations are known."""
+    """A backbone whose floating-point operations are known."""
 
     @abstractmethod
     def flops(self, length: int) -> float:
@@ -83,7 +83,7 @@ class Counted(Backbone):
 
 
 class Phased(Backbone):
-    """It changes during training."""
+    """A backbone that changes during training."""
 
     @abstractmethod
     def set_progress(self, fraction: float) -> None:
@@ -92,7 +92,7 @@ class Phased(Backbone):
 
 
 class Noted(Backbone):
-    """It may have notes for the user before training."""
+    """A backbone that may have notes for the user before training."""
 
     @abstractmethod
     def notes(self, steps: int) -> list[str]:
@@ -100,7 +100,7 @@ class Noted(Backbone):
 
 
 class Pretrained(Backbone):
-    """Its weights come from a model with a vocabulary of its own."""
+    """A backbone whose weights come from a model with a vocabulary of its own."""
 
     layers: int
     """Number of layers, also where the recipe leaves it to the model."""
@@ -114,7 +114,7 @@ class Pretrained(Backbone):
 
 
 class Followed(Backbone):
-    """Its forward pass can be traced: every use of its parameters can be recorded."""
+    """A backbone whose forward pass can be traced: every use of its parameters can be recorded."""
 
     @property
     @abstractmethod
@@ -128,7 +128,7 @@ class Followed(Backbone):
 
 
 class Fetching(Followed):
-    """Its predictions attend to the inputs of their own positions."""
+    """A backbone whose predictions attend to the inputs of their own positions."""
 
     @abstractmethod
     def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ class Fetching(Followed):
 
 
 class Limitable(Backbone):
-    """Its memory can be limited."""
+    """A backbone whose memory can be limited."""
 
     @abstractmethod
     def limited(self, places: int) -> Limitable:
@@ -147,8 +147,8 @@ class Limitable(Backbone):
 
 
 class Carrying(Backbone):
-    """It reads chunk by chunk and carries a state from each to the next. In `Hidden.state`, the first D features are
-    followed by the slots that the position read."""
+    """A backbone that reads chunk by chunk and carries a state from each to the next. In `Hidden.state`, the first D
+    features are followed by the slots that the position read."""
 
     chunk: int
     """Tokens per chunk."""
@@ -175,8 +175,8 @@ class Carrying(Backbone):
 
 
 class AcrossRows(Backbone):
-    """It can carry a state across consecutive training rows of a lane (`Batch.continuation`). Gradients stop at the
-    start of a row (truncated backpropagation through time). Evaluation and inference are not affected."""
+    """A backbone that can carry a state across consecutive training rows of a lane (`Batch.continuation`). Gradients
+    stop at the start of a row (truncated backpropagation through time). Evaluation and inference are not affected."""
 
     @property
     @abstractmethod

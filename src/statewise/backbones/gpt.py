@@ -143,7 +143,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         return embedded
 
     def head_weight(self) -> Tensor:
-        """(V, D)."""
+        """The matrix (V, D) of the vocabulary head."""
         return self.embedding.matrix if self.head is None else self.head.weight
 
     def make_cache(self, rows: int) -> KeyValueCache:

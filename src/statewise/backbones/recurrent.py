@@ -264,7 +264,7 @@ class Recurrent(Branching, Counted, Hookable):
         return embedded
 
     def head_weight(self) -> Tensor:
-        """(V, D)."""
+        """The matrix (V, D) of the vocabulary head."""
         return self.embedding.matrix if self.head is None else self.head.weight
 
     def make_cache(self, rows: int) -> PlaceStore:

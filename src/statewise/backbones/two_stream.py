@@ -199,7 +199,7 @@ class StreamBlock(nn.Module):
     """Pre-norm transformer block over streams; its parameters are named as those of `nn.block.Block`."""
 
     gathered_alone: ClassVar[bool] = True
-    """It is used by calling it only; see `training.sharding.shard`."""
+    """The block is used only by calling it, so `training.sharding.shard` may gather its parameters by themselves."""
 
     def __init__(self, config: TwoStreamConfig, layer: int) -> None:
         super().__init__()
@@ -428,7 +428,7 @@ class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
         return embedded
 
     def head_weight(self) -> Tensor:
-        """(V, D)."""
+        """The matrix (V, D) of the vocabulary head."""
         return self.embedding.matrix[: self.vocabulary] if self.head is None else self.head.weight
 
     def flops(self, length: int) -> float:

@@ -1,4 +1,7 @@
-"""The command line: a file per command or family of commands. Heavy imports happen inside, so that help is fast."""
+"""The command line: a file per command or family of commands, which parses and prints; nothing imports it.
+
+May import every room but `training`, within the command that needs it, so that help is fast.
+"""
 
 from __future__ import annotations
 

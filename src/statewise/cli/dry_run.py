@@ -113,7 +113,7 @@ def how_measured(plan: Plan) -> list[str]:
 
 
 def scientific(value: float | None) -> str:
-    """`1.79e+13`."""
+    """A number as text with three digits, `1.79e+13`."""
     return NOT_KNOWN if value is None else f"{value:.2e}"
 
 

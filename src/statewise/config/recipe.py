@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from statewise.config.field_help import Declared, declared_fields
 from statewise.config.trainer import TWO_UNITS, TrainerConfig
 from statewise.runtime.bounds import LARGEST
-from statewise.runtime.messages import cut, cut_words, short, suggestion, without_advice
+from statewise.runtime.messages import cut, cut_words, series, short, suggestion, without_advice
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
@@ -312,7 +312,7 @@ def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> di
             if group == "trainer" or value.get("name", chosen[group]) == chosen[group]:
                 flat |= {f"{group}.{key}": item for key, item in value.items() if (group, key) != (group, "name")}
         elif group == "trainer" and value is not None:
-            raise ValueError(f"{source}: trainer must hold keys, not {value!r}")
+            raise ValueError(f"{source}: trainer must be keys with values, not {short(value)}")
     return flat
 
 
@@ -348,7 +348,7 @@ def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
         return f"unknown {'option' if flag else 'key'} {cut(repr(dashes + key))}: the chosen {group} has no fields"
     if not dot and (meant := [dashes + name for name in known if name.endswith(f".{key}")]):
         what = "option" if flag else "key"
-        return f"unknown {what} {cut(repr(dashes + key))}: did you mean {' or '.join(meant[:3])}?"
+        return f"unknown {what} {cut(repr(dashes + key))}: did you mean {series(meant[:3], 'or')}?"
     mates = mates or [*KINDS, "trainer", "seed"]
     return unknown("option" if flag else "key", dashes + key, [dashes + name for name in mates])
 

@@ -1,4 +1,7 @@
-"""Decoders: from prompts to completions, using a predictor."""
+"""Decoders, and their table: from prompts to completions, using a predictor.
+
+Imports `config`, and `tasks.base`. A decoder never sees a network.
+"""
 
 from __future__ import annotations
 

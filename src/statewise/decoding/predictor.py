@@ -222,7 +222,7 @@ class Carrier(Capability):
 class GoalScorer(Capability):
     """A predictor that can condition on a goal, and score how likely a sequence reaches it."""
 
-    needed = "a goal needs a model that can condition on it and score it"
+    needed = "a goal, or goal_search, needs a model that can condition on a goal and score it"
 
     predicts_previous: bool = True
     """Whether `score_ending` supports the previous-token head."""

@@ -246,7 +246,7 @@ class Choices:
         return tokens.cpu().numpy().reshape(B, n), gained.cpu().double().numpy().reshape(B, n)
 
     def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
-        """See `drafts.Choose`."""
+        """(B,) the tokens chosen from `logits` at place `place` of the draft, as `drafts.Choose` asks."""
         if among is None:
             noise = None if self._noise is None else self._noise[:, place, : logits.shape[1]]
             return self.plain.choose(self.allowed(logits), noise)

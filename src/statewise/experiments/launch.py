@@ -66,7 +66,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
             training = agreement.each(lambda: _checked(recipe, agreement))
             agreement.on_first(lambda: _create(run, training, environment, overwrite))
             agreement.on_first(lambda: locks.enter_context(run.lock()))
-        agreement.each(lambda: _refuse_missing(run))
+        agreement.each(lambda: _refuse_unshared(run))
         return _train(run, training, fabric, None, listener or Listener())
 
 
@@ -229,7 +229,8 @@ def _create(run: Run, training: _Training, environment: Mapping[str, Any], overw
     Run.create(run.folder, training.recipe.as_dict(), task.files(), kept, task.data_identity(), overwrite=overwrite)
 
 
-def _refuse_missing(run: Run) -> None:
+def _refuse_unshared(run: Run) -> None:
+    """Raises `ValueError` if this process does not see the folder that the first one has made."""
     if not run.exists():
         raise ValueError(
             f"{run.folder} is not there, though the first process has made it: processes on several machines need "
@@ -315,7 +316,7 @@ class _HeldOut:
     """Whether the processes hold shards of the model, which is then used in place."""
 
     def evaluate(self, objective: Objective, num: int | None, *, details: bool) -> Evaluation:
-        """See `evaluation.evaluate`, on `num` examples, or all."""
+        """`evaluation.evaluate` of the model on the first `num` held-out examples, or on all, decoded greedily."""
         examples = choose_examples(self.task, num, None, None)
         decoder, measure = make_decoder("greedy"), objective.held_out_losses
         with self._share(objective) as share, inference(objective, self.run.precision()) as predictor:

@@ -48,7 +48,7 @@ def metric_texts(record: Record) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """`1:02:03` or `2:03`."""
+    """Seconds as text, `1:02:03` or `2:03`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

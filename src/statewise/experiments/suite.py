@@ -117,7 +117,7 @@ class Planned:
 
     @property
     def folder(self) -> Path:
-        """The run directory."""
+        """The directory of the run."""
         return self.group / f"seed-{self.seed}"
 
     @property
@@ -130,7 +130,7 @@ class Planned:
         return ["train", *(" ".join(words) for words in self.cell.then)]
 
     def state(self) -> tuple[list[str], str]:
-        """Its commands that have succeeded, and why the next one failed. Training that was completed by other means
+        """The commands that have succeeded, and why the next one failed. Training that was completed by other means
         counts."""
         done, failed = read_state(self.log)
         run = Run(self.folder)

@@ -7,7 +7,7 @@ them all, and compares. Needs torch only to read a recipe.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from statewise.config.recipe import Recipe, parse
 from statewise.config.registry import Table
 from statewise.data_types import LacksCapability
 from statewise.objectives import OBJECTIVES
+from statewise.runtime.messages import series
 from statewise.tasks import TASKS
 
 TABLES: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
@@ -77,13 +78,7 @@ def who_has(capability: type) -> str:
     for kind, table in (("task", TASKS), ("backbone", BACKBONES)):
         names = [name for name in table if issubclass(table[name], capability)]
         if names:
-            return f"such {kind}s are {listed(names)}" if len(names) > 1 else f"such a {kind} is {names[0]}"
+            return f"such {kind}s are {series(names)}" if len(names) > 1 else f"such a {kind} is {names[0]}"
     if capability.__name__ in MODELS:
         return f"such models, with default fields, have {MODELS[capability.__name__]}"
     return "none of ours has this capability"
-
-
-def listed(names: Iterable[str], joint: str = "and") -> str:
-    """`a, b and c`."""
-    *first, last = names
-    return f"{', '.join(first)} {joint} {last}" if first else last

@@ -1,4 +1,8 @@
-"""Training objectives for backbones, one file per paper."""
+"""Training objectives for backbones, one file per paper, and their table.
+
+Imports `config`, `backbones.base`, `backbones.capabilities`, `backbones.nn`, `decoding.carried_state` and
+`decoding.predictor`. An objective knows neither tasks nor files.
+"""
 
 from __future__ import annotations
 

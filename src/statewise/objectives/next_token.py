@@ -38,7 +38,7 @@ class NextToken(Objective):
         return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Scored tokens."""
+        """The number of scored tokens."""
         return {"next_token": batch.scored.sum()}
 
     @override

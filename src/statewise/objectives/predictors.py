@@ -63,13 +63,13 @@ class CausalCursor:
         self.known = np.maximum(0, self.known - positions)
 
     def reorder(self, rows: Tensor) -> None:
-        """See `Predictor.reorder`."""
+        """Replaces row b by the former row `rows[b]`."""
         self.cache.reorder(rows)
         self.recent = self.recent.index_select(0, rows)
         self.known = self.known[rows.cpu().numpy()]
 
     def join(self, other: Self) -> None:
-        """See `Predictor.join`."""
+        """Appends the rows of `other`."""
         self.cache.join(other.cache)
         self.recent = torch.cat([self._last(), other._last()])[:, None]
         self.known = np.minimum(np.concatenate([self.known, other.known]), 1)
@@ -179,7 +179,7 @@ class CausalPredictor(Predictor):
 
     @torch.no_grad()
     def logits_with_states(self, batch: Batch) -> tuple[Hidden, Tensor]:
-        """`states` and `logits`."""
+        """The results of `states` and `logits`, from one pass."""
         hidden = self.states(batch)
         return hidden, to_float32(self.next_logits(hidden, batch.tokens.to(self.device)))
 

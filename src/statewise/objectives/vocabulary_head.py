@@ -40,7 +40,7 @@ def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:
 
 
 def rows_of_block(vocabulary: int, device: torch.device) -> int:
-    """Positions per block."""
+    """The number of positions in a block."""
     return max(1, BLOCK["cpu" if device.type == "cpu" else "cuda"] // vocabulary)
 
 

@@ -372,7 +372,7 @@ class Comparison:
         )
 
     def as_json(self) -> str:
-        """Everything as data."""
+        """The whole comparison as JSON."""
         content = {
             "headline": asdict(self.headline),
             "finding": self.finding(),

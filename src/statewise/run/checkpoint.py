@@ -50,7 +50,7 @@ class Checkpoint:
         return self.folder / TRAINING
 
     def sums(self) -> dict[str, str]:
-        """Its files with their checksums. Raises `DamagedCheckpoint` if the manifest cannot be read."""
+        """The checksum of each file. Raises `DamagedCheckpoint` if the manifest cannot be read."""
         path = self.folder / MANIFEST
         try:
             sums: dict[str, str] = read_json(path, SUMS)

@@ -40,6 +40,7 @@ from statewise.runtime.json_files import (
     parse_json,
     read_json,
 )
+from statewise.runtime.messages import series
 from statewise.runtime.system import sync_folder
 
 
@@ -522,7 +523,8 @@ class Run:
             wanted = int(which)
         by_step = {checkpoint.step: checkpoint for checkpoint in every}
         if wanted not in by_step:
-            raise FileNotFoundError(f"{self.folder} has no checkpoint of step {wanted}; it has {sorted(by_step)}")
+            steps = series(map(str, sorted(by_step)))
+            raise FileNotFoundError(f"{self.folder} has no checkpoint of step {wanted}; it has {steps}")
         try:
             by_step[wanted].verify()
         except DamagedCheckpoint as error:

@@ -54,11 +54,11 @@ class Parser(argparse.ArgumentParser):
         self.add_device()
 
     def add_checkpoint(self) -> None:
-        """`--checkpoint`."""
+        """Adds the option `--checkpoint`."""
         self.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
 
     def add_device(self) -> None:
-        """`--device`."""
+        """Adds the option `--device`."""
         self.add_argument(
             "--device",
             default="auto",

@@ -211,4 +211,4 @@ def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:
 
 
 def _must_be(where: str, place: str) -> str:
-    return f"{where}: {place or 'the whole'} must be"
+    return f"{where}: {place or 'the content'} must be"

@@ -38,6 +38,12 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
+def series(names: Iterable[str], joint: str = "and") -> str:
+    """`a, b and c`, of at least one name."""
+    *first, last = names
+    return f"{', '.join(first)} {joint} {last}" if first else last
+
+
 def suggestion(word: str, choices: Iterable[str]) -> str:
     """The `choices` that look like `word`, as "did you mean ...? ", or nothing.
 
@@ -47,7 +53,7 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.5)
     likeness = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in near]
     near = [choice for choice, like in zip(near, likeness, strict=True) if like >= likeness[0] - 0.25]
-    return f"did you mean {' or '.join(near)}? " if near else ""
+    return f"did you mean {series(near, 'or')}? " if near else ""
 
 
 def cut_words(message: str) -> str:

@@ -95,5 +95,5 @@ def read_yaml(text: str | bytes, source: str, what: str = "a recipe") -> dict[st
     except ValueError as error:  # of a number or a date
         raise ValueError(f"{source}: {without_advice(error)}") from None
     if not isinstance(mapping, dict):
-        raise ValueError(f"{source}: {what} must hold keys, not {type(mapping).__name__}")
+        raise ValueError(f"{source}: {what} must be keys with values, not {short(mapping)}")
     return mapping

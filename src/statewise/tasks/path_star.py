@@ -295,8 +295,9 @@ class PathStar(Task, World):
         """Token ids of a line, or of its part up to `=`, in the published format."""
         compact = "".join(text.split())
         symbols = re.findall(r"\d+|[|=/$]|[^\d|=/$,]", compact)
-        if compact and re.search(r"(^|[^\d]),|,([^\d]|$)", compact):
-            raise ValueError("a comma must stand between two numbers")
+        if wrong := re.search(r"(^|[^\d]),|,([^\d]|$)", compact):
+            near = compact[max(0, wrong.start() - 3) : wrong.end() + 3]
+            raise ValueError(f"a comma must stand between two numbers, not as in {near!r}")
         return self.vocab.encode([str(int(s)) if s.isdecimal() and len(s) < 10 else s for s in symbols])
 
     @override

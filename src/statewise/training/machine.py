@@ -50,8 +50,8 @@ def choose_precision(wanted: str, device: str) -> str:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     if device != "cpu":
         return "fp32"
-    abilities = torch.cpu.get_capabilities()
-    return "bf16" if abilities.get("amx_bf16") or abilities.get("avx512_bf16") else "fp32"
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # PyTorch 2.9 does not report them
+    return "bf16" if capabilities.get("amx_bf16") or capabilities.get("avx512_bf16") else "fp32"
 
 
 def choose_threads(config: TrainerConfig) -> int:

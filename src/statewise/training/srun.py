@@ -38,7 +38,7 @@ class JobStep(ClusterEnvironment):
         return False
 
     def world_size(self) -> int:
-        """Number of tasks."""
+        """The number of tasks that srun started."""
         return int(os.environ["SLURM_STEP_NUM_TASKS"])
 
     def set_world_size(self, size: int) -> None:

@@ -124,7 +124,7 @@ class OnHost:
             self.done.record()
 
     def values(self) -> list[float]:
-        """The tensor's values."""
+        """The numbers of the tensor; waits until the device has copied them."""
         if self.done is not None:
             self.done.synchronize()
         numbers: list[float] = self.copy.tolist()
@@ -137,6 +137,7 @@ class Drawn(NamedTuple):
     parts: list[Batch]
     """This process's share of the batch, in micro-batches."""
     tokens: int
+    """Real tokens of this share, without padding."""
 
 
 def prefetch(make: Callable[[int], Made], numbers: Iterable[int], most: int = 2) -> Generator[Made, None, None]:
@@ -208,7 +209,7 @@ class Trainer:
             for name, backbone in self.across_rows.items():
                 if name not in (state.get("lanes") or {}):
                     raise ValueError("lanes are missing")
-                backbone.load_lanes({key: self._share(kept) for key, kept in state["lanes"][name].items()})
+                backbone.load_lanes({key: self._own_lanes(kept) for key, kept in state["lanes"][name].items()})
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise DamagedCheckpoint(f"{checkpoint.training} does not fit the run's recipe: {error}") from None
         if self.progress.step != checkpoint.step:
@@ -374,14 +375,14 @@ class Trainer:
         torch.distributed.all_reduce(values)
         return values
 
-    def _gathered(self, kept: torch.Tensor) -> torch.Tensor:
+    def _all_lanes(self, kept: torch.Tensor) -> torch.Tensor:
         """The lanes of all processes, in batch order, from those of each (lanes, ...)."""
         return kept if self.fabric.world_size == 1 else joined(kept)
 
-    def _share(self, kept: torch.Tensor) -> torch.Tensor:
+    def _own_lanes(self, kept: torch.Tensor) -> torch.Tensor:
         """This process's lanes, from those of all processes. Raises `ValueError` if these are too few or too many."""
         if len(kept) != self.config.batch_size:
-            raise ValueError(f"it has {len(kept)} lanes, and trainer.batch_size is {self.config.batch_size}")
+            raise ValueError(f"there are {len(kept)} lanes, and trainer.batch_size is {self.config.batch_size}")
         own: torch.Tensor = kept.view(self.fabric.world_size, -1, *kept.shape[1:])[self.fabric.global_rank]
         return own
 
@@ -461,7 +462,7 @@ class Trainer:
         for name in itertools.chain(*self.agreement.gathered(not_finite(self.objective))):
             self._fail(self.progress.step, name, f"the weights {name} are not finite")
         lanes = {
-            name: {key: self._gathered(kept) for key, kept in backbone.kept_lanes().items()}
+            name: {key: self._all_lanes(kept) for key, kept in backbone.kept_lanes().items()}
             for name, backbone in self.across_rows.items()
         }
         step, optimizer = self.progress.step, state_by_name(self.optimizer.optimizer, self.objective)

@@ -149,7 +149,7 @@ def test_files_hold_tensors_and_nothing_else(tmp_path, capsys):
     for name, content in odd.items():
         torch.save(content, tmp_path / f"{name}.pt")
     for name, message in {
-        "c.pt": "is not unpickled",
+        "c.pt": "are not unpickled",
         "d.pt": "not a readable PyTorch file|not unpickled",
         "d.safetensors": "not a readable safetensors file",
         "e.pt": "holds no tensors by name",

@@ -251,7 +251,7 @@ def one_hot(pool: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def findings(
     biases: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, pairs: Pairs, notes: list[str]
 ) -> Findings:
-    """The findings from `found`, (sizes, datasets, fields of `Bias`) for the model and each control."""
+    """The findings from `biases`: an array (sizes, datasets, fields of `Bias`) for the model and for each control."""
     metrics: dict[str, float] = {}
     for name, values in biases.items():
         for place, figure in enumerate(Bias._fields):

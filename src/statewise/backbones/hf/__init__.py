@@ -1,1 +1,3 @@
-"""Causal language models of Hugging Face transformers as backbones."""
+"""Causal language models of Hugging Face transformers as backbones. Of `backbones` it imports `base`, `capabilities`
+and `nn`.
+"""

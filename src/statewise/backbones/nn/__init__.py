@@ -1,1 +1,1 @@
-"""Network components: masks, attention, blocks, caches."""
+"""Network components: masks, attention, blocks, caches. Imports no other part of `backbones`."""

@@ -164,10 +164,10 @@ class OpenChunk(NamedTuple):
     """A chunk that is being read or was read."""
 
     state: Tensor
-    """(B, S, D): the state at its start."""
+    """(B, S, D): the state at the start of the chunk."""
     keys: KeyValueCache
     hidden: list[Tensor]
-    """Its last hidden states so far, (B, n, D) each."""
+    """Last hidden states of the tokens read so far, (B, n, D) each."""
 
     def chosen(self, rows: Tensor) -> OpenChunk:
         """The chunk for some rows."""

@@ -117,7 +117,7 @@ class Block(nn.Module):
     """Pre-norm transformer block."""
 
     gathered_alone: ClassVar[bool] = True
-    """It is used by calling it only; see `training.sharding.shard`."""
+    """The block is used only by calling it, so `training.sharding.shard` may gather its parameters by themselves."""
 
     def __init__(self, config: BlockConfig, layer: int) -> None:
         super().__init__()

@@ -93,7 +93,7 @@ class TokenEmbedding(nn.Module):
 
     @property
     def matrix(self) -> Tensor:
-        """(rows, D)."""
+        """The embedding (rows, D), a row for each token id."""
         (shared,) = self._shared
         if shared is not None:
             return shared.matrix

@@ -1,4 +1,4 @@
-"""statewise strips: STRIPS action models."""
+"""statewise strips: a file per verb. Of the library it imports `strips`, `reporting` and `runtime`."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """Its recipe as YAML."""
+        """The recipe of the run as YAML."""
         return yaml.safe_dump(self.fields, sort_keys=False)
 
     @property

@@ -71,7 +71,7 @@ def to_theirs(maps: Iterable[TensorMap], ours: Tensors) -> dict[str, Tensor]:
 
 
 ROPE_BASE = 10000.0
-"""See `nn.attention.ROTARY_BASE`."""
+"""Base of the rotary angles; the same number as `nn.attention.ROTARY_BASE`."""
 
 
 class Layout(ABC):
@@ -288,7 +288,7 @@ class Plain(NamedTuple):
     context: int
     vocabulary: int
     tensors: dict[str, Tensor]
-    """Its weights under the names of the architecture, in float32."""
+    """The weights under the names of the architecture, in float32."""
     beside: dict[str, Tensor]
     """Other trained tensors, under our names: latent dynamics, further heads."""
 

@@ -97,7 +97,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise ValueError(
-                f"{path} holds more than tensors and plain data, and more is not unpickled: save only its state_dict()"
+                f"{path} holds more than tensors and plain data, and other objects are not unpickled: save only the "
+                "model's state_dict()"
             ) from None
         except Exception as error:  # for a corrupt archive, PyTorch raises almost anything
             raise ValueError(f"{path} is not a readable PyTorch file: {error}") from None

@@ -119,7 +119,7 @@ class Beliefs(Knowledge):
         return self.task.beliefs(examples)
 
     def quality(self, read: np.ndarray, true: np.ndarray) -> float:
-        """Explained variance."""
+        """The share of the variance of `true` that `read` explains."""
         return r2(read, true, np.ones(len(true)))
 
     @override

@@ -82,10 +82,10 @@ class Trace:
     texts: Mapping[int, str]
     """Texts of all tokens that occur."""
     scene: Mapping[str, Any]
-    """See `Task.scene`."""
+    """What the page draws of the task, from `Task.scene`."""
 
     def as_json(self) -> dict[str, Any]:
-        """JSON values with rounded numbers; fields of places that are None or false are left out."""
+        """JSON values with rounded numbers; without those fields of places that are None or false."""
         places = [
             {name: value for name, value in vars(place).items() if value is not None and value is not False}
             for place in self.places
@@ -111,7 +111,7 @@ POSITIONS, SEQUENCES = 8192, 512
 DOTS = 800
 """Maximum number of held-out states in a picture."""
 CUTOFF = 1e-6
-"""See `least_squares.fit`."""
+"""Fits leave out directions whose standard deviation is below this share of the largest, as rounding errors."""
 LEAST_SHARE = 1 / 3
 """A plane with a smaller share of the variance is not shown: states on it form a cloud that shows nothing."""
 DRAFT = 4

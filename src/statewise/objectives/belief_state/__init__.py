@@ -1,1 +1,3 @@
-"""The Belief State Transformer: losses on pairs of a prefix and a suffix."""
+"""The Belief State Transformer: losses on pairs of a prefix and a suffix. Of `objectives` it imports `base`,
+`predictors` and `targets`.
+"""

@@ -29,15 +29,15 @@ class BeliefModel(Protocol):
     prefix_encoder: Backbone
     suffix_encoder: Backbone | None
     head: TextHead
-    """Its vocabulary is V, or V + 1 with the closing symbol."""
+    """The text head; its vocabulary is V, or V + 1 with the closing symbol."""
     vocabulary: int
     """Number V of token ids."""
 
     def empty_prefix(self) -> Tensor:
-        """(1, 1, D)."""
+        """The state (1, 1, D) of the empty prefix."""
 
     def empty_suffix(self) -> Tensor:
-        """(1, 1, D)."""
+        """The state (1, 1, D) of the empty suffix."""
 
     def suffix_states(self, batch: Batch) -> Tensor:
         """(B, T, D): state of the suffix that begins with each token."""

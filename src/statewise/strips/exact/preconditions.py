@@ -171,7 +171,7 @@ def bits_to_code(count: np.ndarray | float, positions: np.ndarray | float) -> np
 
 
 def as_array(sets: Sequence[ActionSet], actions: int) -> np.ndarray:
-    """[S, A] bool."""
+    """[S, A] bool: which of the `actions` are in each set."""
     out = np.zeros((len(sets), actions), dtype=bool)
     for place, each in enumerate(sets):
         out[place, list(bits(each))] = True

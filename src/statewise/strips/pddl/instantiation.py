@@ -288,5 +288,5 @@ def bindings(task: Task, variables: Sequence[Variable], binding: dict[str, str])
 
 
 def instantiated(atom: Atom, binding: dict[str, str]) -> Atom:
-    """The ground atom."""
+    """The ground atom with the objects of `binding` in place of variables."""
     return (atom[0], *(binding.get(term, term) for term in atom[1:]))

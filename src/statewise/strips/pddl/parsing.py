@@ -393,7 +393,7 @@ class _Reader:
         self.text, self.known = text, known
 
     def operator(self, section: Group) -> Operator:
-        """An `:action` section."""
+        """The operator of an `:action` section."""
         if len(section) < 2 or len(section) % 2:
             self.text.fail(section, "cannot be read as PDDL: an action is (:action NAME :KEY VALUE ...)")
         name = self.text.word(section[1], "an action's name")

@@ -111,11 +111,12 @@ def _check_names(plans: Sequence[Plan], path: Path) -> None:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file, without a byte-order mark. Raises `ValueError` if it is not UTF-8."""
+    """The text of a file, without a byte-order mark. Raises `ValueError`, which names the line, if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: not UTF-8 text ({error.reason})") from None
 
 
 def _from_file(path: Path, ignore_states: bool, unread: dict[str, None]) -> list[Plan]:

@@ -129,7 +129,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         """Returns None: every batch has fresh sequences."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """n sequences."""
+        """n sequences of the process."""
         return self._examples(self.process.draw(rng, n, self.config.length))
 
     def held_out(self, n: int | None = None) -> Examples:

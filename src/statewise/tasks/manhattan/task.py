@@ -113,7 +113,7 @@ class Manhattan(SpacedText, Automaton):
         self.view = "tokens" if self.streets.coordinates is None else "map"
 
     def files(self) -> dict[str, bytes]:
-        """The map."""
+        """The map, which a run keeps."""
         return as_files(self.streets)
 
     # Drawing rides

@@ -72,7 +72,7 @@ class StoryFile(Source):
         return str(self.path.resolve())
 
     def place(self, number: int) -> str:
-        """`FILE:LINE`."""
+        """Where a line is, as `FILE:LINE`."""
         return f"{self.path}:{number}"
 
     def read(self) -> list[Story]:
