@@ -19,7 +19,7 @@ from statewise.backbones.hf.loading import quiet
 from statewise.backbones.leaks.checks import SHORTEST, Result, Tester
 from statewise.backbones.leaks.readers import BackboneReader
 from statewise.backbones.leaks.recording import ALLOWED, relative
-from statewise.data_types import Batch
+from statewise.batch import Batch
 
 ROWS, TOKENS = 2, 12
 WINDOW = 4

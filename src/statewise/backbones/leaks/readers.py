@@ -15,7 +15,7 @@ from typing_extensions import override
 from statewise.backbones.base import Backbone
 from statewise.backbones.leaks.recording import copied, tensors
 from statewise.backbones.nn.masks import document_starts, positions_within_documents
-from statewise.data_types import Batch
+from statewise.batch import Batch
 
 States = tuple[Tensor, ...]
 """Logits or states of all positions, (B, T, ...)."""

@@ -21,9 +21,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.nn.hooks import HookPoint, See
+from statewise.batch import Batch
 from statewise.config.recipe import Component, Recipe, fill
 from statewise.config.trainer import TrainerConfig
-from statewise.data_types import Batch
 from statewise.deploy.export.folder_files import CONFIG, write_json
 from statewise.model.building import make_objective
 from statewise.objectives import OBJECTIVES, activations
