@@ -24,6 +24,7 @@ MODULES = [
     "statewise.strips",
     "statewise.config.registry",
     "statewise.data_types",
+    "statewise.losses",
 ]
 
 
