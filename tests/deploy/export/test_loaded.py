@@ -16,6 +16,7 @@ transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 
 import statewise.hf  # noqa: E402
 from statewise.backbones import BACKBONES  # noqa: E402
+from statewise.backbones.hf.key_values import CACHE  # noqa: E402
 from statewise.data_types import Batch  # noqa: E402
 from statewise.deploy.export.export import export  # noqa: E402
 from statewise.deploy.export.layouts import NotPlain, plain  # noqa: E402
@@ -218,18 +219,18 @@ def test_steps_with_a_cache_give_the_logits_of_the_whole(registered):
     whole = theirs(tokens, attention_mask=mask).logits
     first = theirs(tokens[:, :9], attention_mask=mask[:, :9], use_cache=True, logits_to_keep=1)
     same(first.logits[:, 0], whole[:, 8])
-    cache = first.past_key_values
+    cache = first[CACHE]
     assert cache.get_seq_length() == 9
     for start, stop in ((9, 10), (10, 13)):
-        found = theirs(tokens[:, start:stop], attention_mask=mask[:, :stop], past_key_values=cache)
+        found = theirs(tokens[:, start:stop], attention_mask=mask[:, :stop], **{CACHE: cache})
         same(found.logits, whole[:, start:stop])
     order = torch.tensor([1, 1, 3, 0, 2])
     cache.reorder_cache(order)
-    found = theirs(tokens[order, 13:14], attention_mask=mask[order, :14], past_key_values=cache)
+    found = theirs(tokens[order, 13:14], attention_mask=mask[order, :14], **{CACHE: cache})
     same(found.logits, whole[order, 13:14])
     if model.recipe.backbone.name != "belief_slots":  # which reads any length
         with pytest.raises(ValueError, match="does not fit the context"):
-            theirs(tokens[order][:, :12], past_key_values=cache)
+            theirs(tokens[order][:, :12], **{CACHE: cache})
 
 
 def test_a_cache_that_generation_returned_goes_on(registered):
@@ -240,9 +241,24 @@ def test_a_cache_that_generation_returned_goes_on(registered):
     first = theirs.generate(
         prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=2, return_dict_in_generate=True, **options
     )
-    mask, cache = torch.ones_like(first.sequences), first.past_key_values
-    rest = theirs.generate(first.sequences, attention_mask=mask, past_key_values=cache, max_new_tokens=2, **options)
+    mask, cache = torch.ones_like(first.sequences), first[CACHE]
+    rest = theirs.generate(first.sequences, attention_mask=mask, **{CACHE: cache}, max_new_tokens=2, **options)
     assert torch.equal(rest, whole)
+
+
+def test_arguments_that_would_be_ignored_are_refused(registered):
+    _, theirs = registered
+    tokens = whole_rows(registered[0])[:, :8]
+    cache = theirs(tokens, use_cache=True)[CACHE]
+    other = {"cache": "past_key_values", "past_key_values": "cache"}[CACHE]
+    for given, said in (
+        ({"position_ids": torch.arange(8)[None]}, "does not have the argument position_ids"),
+        ({"inputs_embeds": torch.zeros(5, 8, 16), "cu_seq_lens_q": None}, "does not have the argument inputs_embeds"),
+        ({CACHE: cache, other: cache}, f"give the cache once, .*: {CACHE}"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            theirs(tokens, **given)
+    same(theirs(tokens, position_ids=None).logits, theirs(tokens).logits)
 
 
 def test_a_cache_that_is_cut_back_reads_on_as_if_it_had_read_no_more(registered):
@@ -251,12 +267,12 @@ def test_a_cache_that_is_cut_back_reads_on_as_if_it_had_read_no_more(registered)
     mask = torch.ones_like(tokens)
     mask[1, :4] = 0  # padding on the left
     whole = theirs(tokens, attention_mask=mask).logits
-    cache = theirs(tokens[:, :9], attention_mask=mask[:, :9], use_cache=True, logits_to_keep=1).past_key_values
+    cache = theirs(tokens[:, :9], attention_mask=mask[:, :9], use_cache=True, logits_to_keep=1)[CACHE]
     other = (tokens[:, 9:12] + 1) % model.predictor().vocabulary
-    theirs(other, attention_mask=mask[:, :12], past_key_values=cache)
+    theirs(other, attention_mask=mask[:, :12], **{CACHE: cache})
     cache.crop(-3)
     assert cache.get_seq_length() == 9
-    found = theirs(tokens[:, 9:13], attention_mask=mask[:, :13], past_key_values=cache)
+    found = theirs(tokens[:, 9:13], attention_mask=mask[:, :13], **{CACHE: cache})
     same(found.logits, whole[:, 9:13])
     cache.crop(0)
     for wrong in (1, -14):
