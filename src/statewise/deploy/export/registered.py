@@ -103,6 +103,7 @@ class PredictorCache(Cache):  # type: ignore[misc]
     def __init__(self, predictor: CausalPredictor, cursor: CausalCursor) -> None:
         super().__init__(layers=[])
         self.predictor, self.cursor = predictor, cursor
+        self.recording = False
         self.real = torch.zeros(len(cursor.cache.lengths), 0, dtype=torch.bool)
         """(B, T): which of the columns read so far were tokens; the others were padding."""
 
@@ -130,6 +131,14 @@ class PredictorCache(Cache):  # type: ignore[misc]
             raise ValueError(f"cannot forget {-tokens_to_remove} columns: {self.get_seq_length()} have been read")
         self.predictor.rewind(self.cursor, self.real[:, left:].sum(1).cpu().numpy())
         self.real = self.real[:, :left]
+        if self.recording:
+            self.predictor.release(self.cursor)
+            self.predictor.hold(self.cursor)
+
+    def activate_past_recording(self) -> None:
+        """From here on, `crop` can return to any place after the last call of it, however little the model stores."""
+        self.recording = True
+        self.predictor.hold(self.cursor)
 
     def add(self, real: Tensor) -> None:
         """Notes further columns that have been read, (B, n)."""
