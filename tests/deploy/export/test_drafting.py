@@ -109,7 +109,7 @@ def test_greedy_text_is_the_same(family, padding):
         given = {**prompts(rows, padding=padding), "max_new_tokens": 20, "do_sample": False}
         wanted = model.generate(**given)
         assert len(set(wanted.flatten().tolist())) > 4
-        for drafts in (0, 1, 4, 30):
+        for drafts in (0, 1, 4, 30, "auto"):
             assert torch.equal(drafted(model, drafts, **given), wanted)
 
 

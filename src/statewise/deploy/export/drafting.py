@@ -9,11 +9,13 @@ transformers may depend on the whole text and on what they were asked before.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from transformers.cache_utils import QuantizedCache
 from transformers.generation import GenerateDecoderOnlyOutput, GenerationMode, LogitsProcessorList
 
 from statewise.backbones.hf.key_values import CACHE
+from statewise.decoding.drafts import LENGTHS, DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.predictor import Drafter, require
 from statewise.deploy.export.registered import StatewiseForCausalLM
 
@@ -42,11 +45,12 @@ def draft(
     stopping_criteria: Any,
     generation_config: Any,
     streamer: Any = None,
-    drafts: int = DRAFTS,
+    drafts: int | Literal["auto"] = DRAFTS,
     **model_kwargs: Any,
 ) -> Any:
     """What `generate` decodes, in fewer passes of the model: `model.generate(**inputs,
-    custom_generate=statewise.hf.draft)`. `drafts`: the most tokens drafted in each cycle (Leviathan et al. 2023).
+    custom_generate=statewise.hf.draft)`. `drafts`: the most tokens drafted in each cycle (Leviathan et al. 2023);
+    `auto`: the number that is measured to be fastest with this model and so many rows, also none.
 
     The latent dynamics of the model draft (`statewise.hf.loss_for`, `statewise.hf.with_loss`), and in an exported model
     of ours whatever can. Greedy text and the distribution of samples are those of plain `generate`; for a seed of torch
@@ -69,7 +73,8 @@ def draft(
     all_scores: list[Tensor] = []
     all_logits: list[Tensor] = []
     drafted: list[Tensor] = []
-    source = _source(model)
+    source, length = _source(model), _length(model, len(input_ids), drafts)
+    began, wanted, most = 0.0, 0, -1
     with source.watching():
         outputs = model._prefill(input_ids, config, model_kwargs)
     cache = _croppable(model, outputs)
@@ -95,9 +100,12 @@ def draft(
         cache.crop(-rejected)
         choose.forget(place + 1)
         model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, num_new_tokens=place + 1)
+        if most >= 0:
+            length.record(wanted, [most], [place], time.perf_counter() - began)
         if not going.any():
             break
-        most = min(drafts, config.max_length - input_ids.shape[1] - 1)
+        began, wanted = time.perf_counter(), length.next()
+        most = min(wanted, config.max_length - input_ids.shape[1] - 1)
         guesses = source.guesses(cache, rejected, input_ids[:, -1])
         drafted = _drafted(guesses, input_ids, most, repeatable, choose)
         with source.watching():
@@ -164,6 +172,16 @@ class _Predictor(_Source):
         return require(cache.predictor, Drafter).guesses(cache.cursor, token)
 
 
+MEASURED: WeakKeyDictionary[nn.Module, dict[int, MeasuredLength]] = WeakKeyDictionary()
+"""Draft lengths of models, by number of rows: later calls go on with what was measured."""
+
+
+def _length(model: nn.Module, rows: int, drafts: int | Literal["auto"]) -> DraftLength:
+    if drafts != "auto":
+        return FixedLength(drafts)
+    return MEASURED.setdefault(model, {}).setdefault(rows, MeasuredLength(LENGTHS[-1]))
+
+
 def _source(model: Any) -> _Source:
     dynamics = getattr(getattr(model, "statewise_loss", None), "dynamics", None)
     if isinstance(dynamics, nn.Module):
@@ -178,8 +196,8 @@ def _source(model: Any) -> _Source:
 
 def _check(model: Any, config: Any, given: dict[str, Any], drafts: Any) -> None:
     """Raises `ValueError` for settings that drafts cannot follow."""
-    if isinstance(drafts, bool) or not isinstance(drafts, int) or drafts < 0:
-        raise ValueError(f"drafts must be a whole number, at least 0, not {drafts!r}")
+    if drafts != "auto" and (isinstance(drafts, bool) or not isinstance(drafts, int) or drafts < 0):
+        raise ValueError(f"drafts must be auto or a whole number, at least 0, not {drafts!r}")
     mode = config.get_generation_mode()
     if model.config.is_encoder_decoder or mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         raise ValueError(
