@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 
 import statewise.hf  # noqa: E402
 from statewise.backbones.hf.key_values import CACHE  # noqa: E402
+from statewise.deploy.export import drafting  # noqa: E402
 from statewise.deploy.export.export import export  # noqa: E402
 from statewise.objectives.next_latent import LatentDynamics  # noqa: E402
 
@@ -250,6 +251,27 @@ def test_exported_models_of_ours_draft(objective, backbone, tmp_path):
         wanted = model.generate(**given, do_sample=samples)
         torch.manual_seed(0)
         assert torch.equal(drafted(model, 3, **given, do_sample=samples), wanted)
+
+
+@pytest.mark.parametrize("backbone", ["gpt", "two_stream"])
+def test_a_plain_export_drafts_with_the_dynamics_in_its_folder(backbone, tmp_path):
+    ours = path_star_model("next_latent", backbone, **({"variant": "standard"} if backbone == "two_stream" else {}))
+    with torch.no_grad():  # dynamics that are the model's own state after a token: its blocks add nothing
+        for name, parameter in ours.objective.named_parameters():
+            if "out_proj" in name or "dynamics.third" in name:
+                parameter.zero_()
+    assert export(ours, tmp_path / "out").architecture == "LlamaForCausalLM"
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    tokens = torch.from_numpy(ours.task.held_out(2).tokens)[:, :15]
+    given = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "max_new_tokens": 9, "eos_token_id": None}
+    wanted = model.generate(**given, pad_token_id=0)
+    assert torch.equal(drafted(model, **given, pad_token_id=0), wanted)
+    state, embedded = torch.randn(3, D), torch.randn(3, D)
+    torch.testing.assert_close(drafting._beside(model)(state, embedded), ours.objective.dynamics(state, embedded))
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    (tmp_path / "out" / "extra" / "dynamics.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match="not the dynamics of this model"):
+        drafted(again, **given)
 
 
 def test_what_cannot_be_drafted_is_refused_in_a_sentence(tmp_path):

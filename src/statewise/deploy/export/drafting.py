@@ -14,18 +14,25 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.cache_utils import QuantizedCache
 from transformers.generation import GenerateDecoderOnlyOutput, GenerationMode, LogitsProcessorList
 
 from statewise.backbones.hf.key_values import CACHE
+from statewise.config.recipe import fill
 from statewise.decoding.drafts import LENGTHS, DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.predictor import Drafter, require
-from statewise.deploy.export.registered import StatewiseForCausalLM
+from statewise.deploy.export.folder_files import OURS
+from statewise.deploy.export.registered import PART, StatewiseForCausalLM
+from statewise.objectives.next_latent import LatentDynamics, NextLatentConfig
+from statewise.runtime.extras import failing_as
+from statewise.runtime.json_files import ANYTHING, Shape, read_json
 
 DRAFTS = 4
 REPEATABLE = {
@@ -52,10 +59,11 @@ def draft(
     custom_generate=statewise.hf.draft)`. `drafts`: the most tokens drafted in each cycle (Leviathan et al. 2023);
     `auto`: the number that is measured to be fastest with this model and so many rows, also none.
 
-    The latent dynamics of the model draft (`statewise.hf.loss_for`, `statewise.hf.with_loss`), and in an exported model
-    of ours whatever can. Greedy text and the distribution of samples are those of plain `generate`; for a seed of torch
-    so are the samples. In floating-point numbers a pass over several tokens may round differently, so the text may
-    differ where two tokens are almost equally good. All rows of a batch keep as many drafts as the row with the fewest.
+    The latent dynamics of the model draft: those attached by `statewise.hf.loss_for` or `statewise.hf.with_loss`, or
+    those in the folder of an exported model; in an exported model of our own class, whatever can. Greedy text and the
+    distribution of samples are those of plain `generate`; for a seed of torch so are the samples. In floating-point
+    numbers a pass over several tokens may round differently, so the text may differ where two tokens are almost equally
+    good. All rows of a batch keep as many drafts as the row with the fewest.
 
     Called by `generate`, for `input_ids` (B, T); returns (B, T'), or with `return_dict_in_generate` a
     `GenerateDecoderOnlyOutput`. `generate` does not hand on a `streamer`: give `functools.partial(draft,
@@ -182,8 +190,42 @@ def _length(model: nn.Module, rows: int, drafts: int | Literal["auto"]) -> Draft
     return MEASURED.setdefault(model, {}).setdefault(rows, MeasuredLength(LENGTHS[-1]))
 
 
+BESIDE: WeakKeyDictionary[nn.Module, LatentDynamics] = WeakKeyDictionary()
+"""Dynamics read from the folders of models."""
+EXPORTED: Shape = {"recipe": {"objective": PART, "backbone": PART, ...: ANYTHING}, ...: ANYTHING}
+
+
+def _beside(model: Any) -> LatentDynamics | None:
+    """The latent dynamics that `statewise export` wrote beside a plain decoder, if `model` was loaded from such a
+    folder. Raises `ValueError` if they do not fit it."""
+    if model in BESIDE:
+        return BESIDE[model]
+    folder = Path(model.name_or_path or "")
+    path = folder / "extra" / "dynamics.safetensors"
+    if not (path.is_file() and (folder / OURS).is_file()):
+        return None
+    recipe = read_json(folder / OURS, EXPORTED)["recipe"]
+    fields, backbone = dict(recipe["objective"]), recipe["backbone"]
+    if fields.pop("name") != "next_latent" or backbone.get("standardised_state"):
+        return None  # those of standardised states need the moments, which the folder does not have
+    width, config = model.get_input_embeddings().embedding_dim, fill(NextLatentConfig, fields, str(folder / OURS))
+    with torch.random.fork_rng(devices=[]):  # samples of a seed do not depend on whether this is the first call
+        dynamics = LatentDynamics(
+            width,
+            width,
+            config.hidden_width(width),
+            config.dynamics_norm,
+            init="gpt2",
+            norm_eps=float(backbone.get("norm_eps", 1e-5)),
+        )
+    with failing_as(f"{path}: not the dynamics of this model"):
+        dynamics.load_state_dict(load_file(path))
+    BESIDE[model] = dynamics.to(model.device).eval()
+    return BESIDE[model]
+
+
 def _source(model: Any) -> _Source:
-    dynamics = getattr(getattr(model, "statewise_loss", None), "dynamics", None)
+    dynamics = getattr(getattr(model, "statewise_loss", None), "dynamics", None) or _beside(model)
     if isinstance(dynamics, nn.Module):
         return _Dynamics(model, dynamics)
     if isinstance(model, StatewiseForCausalLM) and model.objective.predictor().capability(Drafter) is not None:
