@@ -671,6 +671,17 @@ def test_a_llama_of_others_becomes_a_gguf_file(tmp_path, capsys):
     assert found(TEXTS[0])["input_ids"] == bpe.encode(TEXTS[0]).ids
 
 
+def test_a_run_tuned_from_a_llama_becomes_a_gguf_file(tmp_path):
+    pytest.importorskip("gguf", reason="needs the extra hf")
+    transformers.LlamaConfig(**LLAMA).save_pretrained(tmp_path / "base")
+    model = path_star_model("next_latent", "hf", model=str(tmp_path / "base"), from_scratch=True)
+    export(model, tmp_path / "run.gguf", "gguf")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="run.gguf")
+    tokens = whole_rows(model)
+    with torch.no_grad():
+        same(theirs(tokens).logits, ours_of(model, tokens))
+
+
 def test_models_of_others_that_gguf_does_not_hold_are_refused(tmp_path, capsys):
     pytest.importorskip("gguf", reason="needs the extra hf")
     scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}

@@ -232,7 +232,7 @@ def _source(model: Any) -> _Source:
         return _Predictor()
     raise ValueError(
         f"{type(model).__name__} has nothing to draft with: tune a model with statewise.hf.loss_for(model, "
-        "'next_latent'), load a tuned or exported folder with statewise.hf.with_loss, or call generate without drafts"
+        "'next_latent'), load a tuned one with statewise.hf.with_loss, or call generate without drafts"
     )
 
 
