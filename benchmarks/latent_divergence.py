@@ -18,7 +18,7 @@ from timing import Benchmark, parser
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.vocabulary_head import blockwise_divergence, whole_divergence
+from statewise.losses.vocabulary_head import blockwise_divergence, whole_divergence
 
 STEPS = 4
 

@@ -20,7 +20,7 @@ from products import precisions
 from timing import Benchmark, parser, ratio
 from torch import Tensor
 
-from statewise.objectives.vocabulary_head import BLOCK, WHOLE_UP_TO, blockwise_loss, whole_loss
+from statewise.losses.vocabulary_head import BLOCK, WHOLE_UP_TO, blockwise_loss, whole_loss
 from statewise.training import machine
 
 

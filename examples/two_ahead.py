@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from statewise.backbones.base import BackboneFactory
 from statewise.data_types import Batch, Loss, Part
+from statewise.losses.targets import to_float32, token_targets
+from statewise.losses.vocabulary_head import head_loss
 from statewise.objectives.base import Objective
 from statewise.objectives.predictors import CausalPredictor, HeadPredictor
-from statewise.objectives.targets import to_float32, token_targets
-from statewise.objectives.vocabulary_head import head_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import hashlib
 import io
 import os
@@ -15,6 +16,7 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 
+gc.disable()  # until tests run: modules and cases are no garbage
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that tests start compiles all sources
 sys.dont_write_bytecode = False
 
@@ -57,6 +59,12 @@ def pytest_configure(config):
     doubles.OWN_OBJECTIVES += config.getoption("--objective")
 
 
+def pytest_collection_finish(session):
+    """What was loaded and collected so far stays until the end: no collection of garbage looks at it again."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(config, items):
     """With `--one-case`, keeps the first case of each test."""
     if config.getoption("--one-case"):
@@ -84,10 +92,10 @@ def forked(monkeypatch):
     import forked
 
     forked.python()  # the server is a real process
-    started = subprocess.Popen
+    started, own_python = subprocess.Popen, sys.executable  # which tests replace
 
     def start(command, *rest, **fields):
-        own = isinstance(command, list) and command[:1] == [sys.executable] and command[1] != "-W"
+        own = isinstance(command, list) and command[:1] == [own_python] and command[1] != "-W"
         return started(forked.python(*command[1:]) if own else command, *rest, **fields)
 
     monkeypatch.setattr(subprocess, "Popen", start)

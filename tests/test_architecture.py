@@ -196,7 +196,7 @@ def test_training_loads_neither_analyses_nor_models_for_users():
     assert "evaluation/evaluate.py" in loaded
     assert not [name for name in loaded if name.startswith("analysis/") or name == "model/model.py"]
     trainer = {path.relative_to(SOURCE).parts[0] for path in loaded_with(SOURCE / "training/trainer.py")}
-    assert trainer <= {"data_types.py", "run", "runtime", "training"}
+    assert trainer <= {"batch.py", "data_types.py", "run", "runtime", "training"}
 
 
 def modules_after(statement: str) -> set[str]:

@@ -43,6 +43,7 @@ NOT_RUN = {
     "hf:MODEL": "needs a model of Hugging Face (tests/backbones/test_hf.py)",
     "--backbone.model MODEL": "needs a model of Hugging Face",
     "export runs/tuned": "needs a model of Hugging Face",
+    "leaks MODEL": "needs a model of Hugging Face (tests/deploy/test_leaks.py)",
     "suite ": "takes hours (tests/cli/test_suite.py has a small one)",
     "runs/suite": "the runs of that suite",
     "strips ": "tests/test_docs.py, tests/cli/test_strips.py",
@@ -110,6 +111,7 @@ NEEDED = {
         "referee": STORIES,
     },
     "docs/interop.md": {"nl": LATENT, "bst": BELIEF},
+    "docs/leaks.md": {"nl": LATENT},
     "docs/playground.md": {
         f"demo/{name}": f"path-star-demo --objective {name.replace('-', '_')}"
         for name in ("next-token", "next-latent", "belief-state")
@@ -239,6 +241,11 @@ def embedded(words, said):
     assert np.isfinite(vectors).all()
 
 
+def checked_for_leaks(words, said):
+    found = json.loads(said)["finding"] if "--json" in words else said
+    assert found.startswith("Nothing but the past changes a state.")
+
+
 def exported(words, said):
     out = option(words, "--out")
     if words[words.index("--to") + 1] == "gguf":
@@ -293,6 +300,7 @@ MEANS = {
     "compare": compared,
     "analyze": analyzed,
     "embed": embedded,
+    "leaks": checked_for_leaks,
     "export": exported,
     "data": prepared,
     "rides": rode,

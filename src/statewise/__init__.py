@@ -8,7 +8,7 @@ model.states(["3,4|4,5/3,5="]).state      # belief states, (B, T, D)
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from statewise.runtime.version import __version__
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings as Findings
+    from statewise.backbones.leaks.checks import Leaks as Leaks
     from statewise.deploy.export.export import Format
     from statewise.deploy.export.folder_files import Exported as Exported
     from statewise.experiments.cluster import SlurmOptions as SlurmOptions
@@ -31,6 +32,7 @@ __all__ = [
     "Comparison",
     "Exported",
     "Findings",
+    "Leaks",
     "Listener",
     "Model",
     "Outcome",
@@ -42,6 +44,7 @@ __all__ = [
     "build",
     "compare",
     "export",
+    "leaks",
     "load",
     "seeds",
     "status",
@@ -53,6 +56,7 @@ _MODULES = {
     "Comparison": "reporting.comparison",
     "Exported": "deploy.export.folder_files",
     "Findings": "analysis.base",
+    "Leaks": "backbones.leaks.checks",
     "Listener": "experiments.launch",
     "Model": "model.model",
     "Outcome": "training.trainer",
@@ -237,6 +241,23 @@ def export(
             Path(run) if of_transformers(Path(run)) else load(run, checkpoint, "cpu"), out, to, overwrite=overwrite
         )
     return written(run, out, to, overwrite=overwrite)
+
+
+def leaks(
+    model: Any,
+    checks: Collection[str] | None = None,
+    *,
+    length: int | None = None,
+    vocabulary: int | None = None,
+    checkpoint: str | int = "best",
+    device: str = "auto",
+) -> Leaks:
+    """Whether anything but the past changes a state of a causal model: `leaks("runs/nl-1")`, `leaks(my_module,
+    ["packed"])`. The `as_text()` of what is returned has the tables, `clean` says whether nothing leaks. See
+    `statewise.deploy.leaks.leaks`."""
+    from statewise.deploy.leaks import leaks as found
+
+    return found(model, checks, length=length, vocabulary=vocabulary, checkpoint=str(checkpoint), device=device)
 
 
 def _new_folder(recipe: Path) -> Path:

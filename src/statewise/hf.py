@@ -1,9 +1,13 @@
-"""Registers our models with transformers: `AutoModelForCausalLM` then loads every exported folder.
+"""What works inside transformers; needs the extra `hf`.
 
-Needs the extra `hf`.
+Importing this module registers our models: `AutoModelForCausalLM` then loads every exported folder. `loss_for` is a
+loss for the training loops of transformers, TRL and others; `with_loss` loads a model that was trained with one.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from statewise.runtime.messages import to_install
 
@@ -16,9 +20,19 @@ except ModuleNotFoundError as error:
 
 from statewise.deploy.export.drafting import draft
 from statewise.deploy.export.registered import StatewiseConfig, StatewiseForCausalLM, StatewiseModel
+from statewise.losses.attached import attach_kept, loss_for
 
 AutoConfig.register("statewise", StatewiseConfig, exist_ok=True)
 AutoModel.register(StatewiseConfig, StatewiseModel, exist_ok=True)
 AutoModelForCausalLM.register(StatewiseConfig, StatewiseForCausalLM, exist_ok=True)
 
-__all__ = ["StatewiseConfig", "StatewiseForCausalLM", "StatewiseModel", "draft"]
+__all__ = ["StatewiseConfig", "StatewiseForCausalLM", "StatewiseModel", "draft", "loss_for", "with_loss"]
+
+
+def with_loss(folder: str | Path, **options: Any) -> Any:
+    """The causal language model that `save_pretrained` wrote to a folder, with the loss that `loss_for` had attached as
+    its submodule `statewise_loss`. `options` go to `AutoModelForCausalLM.from_pretrained`. Raises `ValueError` if it
+    was saved with no loss."""
+    model = AutoModelForCausalLM.from_pretrained(str(folder), **options)
+    attach_kept(model, Path(folder))
+    return model

@@ -23,6 +23,8 @@ transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 pytest.importorskip("peft", reason="needs the extra hf")
 
 from statewise.backbones.hf.backbone import HuggingFace  # noqa: E402
+from statewise.backbones.leaks.checks import find  # noqa: E402
+from statewise.backbones.leaks.readers import ModuleReader  # noqa: E402
 
 ROWS, CONTEXT = 20, 40
 SIZES = {
@@ -555,3 +557,74 @@ def test_without_the_extra_the_message_installs_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ValueError, match=r"-m pip install .*transformers"):
         load_of(folder)
+
+
+OTHERS = {"Gemma2": {**SIZES, "head_dim": 8}, "Phi": WHOLE_HEADS, "Mixtral": {**SIZES, "num_local_experts": 4}}
+"""Families that cannot be backbones, but whose states depend on the past alone."""
+FIRST = ("Llama", "GPT2", "Mixtral")
+LEAK = {
+    "OPT": (
+        {"hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "word_embed_proj_dim": 16},
+        {"packed"},
+        "model.decoder.layers.0.self_attn",
+    ),
+    "GptOss": (
+        {**SIZES, "head_dim": 8, "num_local_experts": 4, "sliding_window": 3},
+        {"packed"},
+        "model.layers.0.self_attn",
+    ),
+    "Mamba2": (
+        {"hidden_size": 16, "num_heads": 4, "head_dim": 8, "state_size": 8, "num_hidden_layers": 2, "n_groups": 1},
+        {"packed"},
+        "backbone.layers.0.mixer",
+    ),
+    "OlmoHybrid": (
+        {
+            **SIZES,
+            **{"num_hidden_layers": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 2},
+            **{"linear_key_head_dim": 8, "linear_value_head_dim": 8},
+        },
+        {"packed"},
+        "model.layers.0.linear_attn",
+    ),
+    "Qwen3Next": (
+        {
+            **SIZES,
+            **{"num_hidden_layers": 4, "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 2},
+            **{"linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 0, "mlp_only_layers": [0, 1, 2, 3]},
+        },
+        {"packed"},
+        "model.layers.0.linear_attn",
+    ),
+    "Bert": (
+        {name: size for name, size in SIZES.items() if name != "num_key_value_heads"},
+        {"future", "packed"},
+        "bert.encoder.layer.0.attention.self",
+    ),
+}
+"""Families whose states depend on more: in transformers they ignore that positions begin anew, or see later tokens."""
+
+
+def leaks_of(name, fields):
+    config = getattr(transformers, f"{name}Config")(**{"vocab_size": ROWS, **fields})
+    return find(ModuleReader(transformers.AutoModelForCausalLM.from_config(config).float()))
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in (*FAMILIES, *OTHERS)]
+)
+def test_states_of_these_families_depend_on_the_past_alone(name):
+    leaks = leaks_of(name, {**FAMILIES, **OTHERS}[name])
+    assert leaks.clean, leaks.as_text()
+    assert leaks.precision == "float64", leaks.as_text()
+    assert all(one.why_not is None for one in leaks.results), leaks.as_text()
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "OPT" else pytest.param(name, marks=pytest.mark.slow) for name in LEAK]
+)
+def test_states_of_these_families_depend_on_more(name):
+    fields, expected, module = LEAK[name]
+    leaks = leaks_of(name, fields)
+    assert {one.check for one in leaks.found()} == expected, leaks.as_text()
+    assert {one.module for one in leaks.found()} == {module}

@@ -21,8 +21,7 @@ CONTEXT = 24
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "sps"
+def run(trained):
     flags = [
         "--backbone",
         "two_stream",
@@ -33,11 +32,18 @@ def run(tmp_path_factory):
         "--task.held_out_graphs",
         "20",
     ]
-    assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--out", str(folder)]) == 0
-    return folder
+    return trained("path-star-small", *SMALL_RUN, *flags)
 
 
-def test_a_run_is_set_against_standard(run, capsys):
+def test_a_run_is_set_against_standard(run, monkeypatch, capsys):
+    """The first of the two measurements really is in a process of its own."""
+    asked = []
+
+    def measured(*given):
+        asked.append(given)
+        return in_own_process(*given) if len(asked) == 1 else decode_speed(*given)
+
+    monkeypatch.setattr("statewise.experiments.decode_speed.in_own_process", measured)
     words = ["bench-decode", str(run), "--batch", "2", "--prefill", "4", "--decode", "3", "--rounds", "1", "--json"]
     capsys.readouterr()
     assert main(words) == 0
@@ -45,6 +51,7 @@ def test_a_run_is_set_against_standard(run, capsys):
     assert set(found["models"]) == {"this model", "standard"}
     assert all(value > 0 for model in found["models"].values() for value in model.values())
     assert (found["batch"], found["prefill"], found["decode"]) == (2, 4, 3)
+    assert len(asked) == 2
 
 
 def test_where_the_system_does_not_tell_memory_the_rest_is_shown(run, monkeypatch, capsys):
@@ -108,7 +115,8 @@ def test_streams_that_part_while_training_have_parted(run, monkeypatch):
         (["--draft", str(CONTEXT), "--drafter", "prompt_lookup"], f"does not fit the context of {CONTEXT}"),
     ],
 )
-def test_what_cannot_be_measured_is_said(run, words, message, capsys):
+def test_what_cannot_be_measured_is_said(run, words, message, monkeypatch, capsys):
+    monkeypatch.setattr("statewise.experiments.decode_speed.in_own_process", decode_speed)
     assert main(["bench-decode", str(run), *words]) == 2
     assert message in capsys.readouterr().err
 
@@ -173,3 +181,9 @@ def test_a_killed_measuring_process_is_told(monkeypatch):
     monkeypatch.setattr("statewise.experiments.decode_speed.decode_speed", os._exit)
     with pytest.raises(ValueError, match="killed, probably for lack of memory: set --batch"):
         in_own_process(1)
+
+
+def test_what_the_measuring_process_raises_is_raised_here(monkeypatch):
+    monkeypatch.setattr("statewise.experiments.decode_speed.decode_speed", json.loads)
+    with pytest.raises(json.JSONDecodeError, match="Expecting property name"):
+        in_own_process("{")

@@ -10,6 +10,8 @@ from statewise.cli import main
 from statewise.run import Run, evaluation_of
 from statewise.tasks.corpus.folder import Corpus
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 @pytest.fixture
 def text(tmp_path, monkeypatch):

@@ -28,6 +28,8 @@ DOMAIN = """(define (domain blocks) (:requirements :strips :typing) (:types bloc
 (:action unstack :parameters (?x ?y - block) :precondition (and (on ?x ?y) (clear ?x) (handempty))
  :effect (and (not (on ?x ?y)) (not (clear ?x)) (not (handempty)) (holding ?x) (clear ?y))))"""
 QUICK = ["--restarts", "3", "--steps", "1000"]
+SHORT = ["--restarts", "1", "--steps", "40"]
+"""Where nothing depends on how good the learned model is."""
 
 
 def called(capsys, *words):
@@ -288,7 +290,7 @@ def test_two_processes_do_not_learn_into_one_folder(capsys, folder):
 
 def test_lifted_learning_is_good_for_other_sizes(capsys, folder, tmp_path):
     assert called(capsys, "traces", "ferry:2x1", "--num", "150", "--out", tmp_path / "t.csv")[0] == 0
-    code, out, _ = called(capsys, "learn", tmp_path / "t.csv", "--lifted", *QUICK, "--out", tmp_path / "lifted")
+    code, out, _ = called(capsys, "learn", tmp_path / "t.csv", "--lifted", *SHORT, "--out", tmp_path / "lifted")
     assert code == 0
     assert "sail\n" in out
     code, out, _ = called(capsys, "verify", tmp_path / "lifted", "--against", "ferry:3x2", "--drawn-only")
@@ -334,7 +336,7 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         )[0]
         == 0
     )
-    assert called(capsys, "learn", tmp_path / "t.csv", "--atoms", "9", *QUICK, "--out", tmp_path / "b")[0] == 0
+    assert called(capsys, "learn", tmp_path / "t.csv", "--atoms", "9", *SHORT, "--out", tmp_path / "b")[0] == 0
     code, out, _ = called(capsys, "plan", tmp_path / "b", "--problem", folder / "p.pddl", "--json")
     assert json.loads(out)["planner"]
     spec = f"{folder / 'domain.pddl'},{folder / 'p.pddl'}"

@@ -275,8 +275,9 @@ def test_the_suites_of_the_package_fit_together():
     assert "belief" in suite_names()
     for name in suite_names():
         cells = {cell.name for cell in read_suite(*suite_given(name)).cells}
-        assert len(suite.Chosen.of(name).cells) == len(cells)
-        assert set(suite.Chosen.of(name).recipes()) == cells
+        chosen = suite.Chosen.of(name)
+        assert len(chosen.cells) == len(cells)
+        assert set(chosen.recipes()) == cells
 
 
 def test_settings_change_the_combinations_that_they_name_the_later_ones_last():

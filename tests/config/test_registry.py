@@ -86,6 +86,7 @@ def announce(folder, monkeypatch, *lines, name="other", group="statewise.objecti
         monkeypatch.syspath_prepend(str(folder))
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_package_of_its_own_is_trained_from_the_command_line(installed, tmp_path):
     (tmp_path / "mine.yaml").write_text("{task: {name: counting, numbers: 40}, backbone: gpt, objective: next_token}")
     flags = ["--config", "mine.yaml", "--objective", "short_embeddings", "--objective.penalty", "0.5", *TINY]

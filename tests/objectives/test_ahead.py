@@ -6,8 +6,8 @@ from doubles import CONTEXT, pack, random_batch, spread_weights, tiny_gpt, tiny_
 from torch.nn import functional as F
 
 from statewise.data_types import Batch, LacksCapability
+from statewise.losses.targets import follows, predicted, predicts, reached
 from statewise.objectives import OBJECTIVES
-from statewise.objectives.targets import follows, predicted, predicts, reached
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -100,7 +100,9 @@ def test_corrupted_solutions_are_judged_as_by_the_definition(row, data):
         tokens[step], tokens[step + 2] = tokens[step + 2], tokens[step]  # right still if the order does not matter
         if kind == "repair":  # the equation holds again; what it makes may be missed later
             text = FOUR.decode(tokens[step : step + 3])
-            made = [result for result in range(10_001) if equation_holds(f"{text}={result}", 10_000)]
+            a, b = map(int, re.findall(r"\d+", text))
+            results = {a + b, a - b, a * b, a // max(b, 1)}
+            made = [result for result in results if equation_holds(f"{text}={result}", 10_000)]
             tokens[step + 4] = made[0] if made else tokens[step + 4]
     solution = FOUR.decode(tokens)
     scores = one(examples, row, tokens)

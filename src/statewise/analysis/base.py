@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from statewise.data_types import Batch, Completion, Examples
+from statewise.batch import Batch
+from statewise.data_types import Completion, Examples
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Drawing, Panel
 from statewise.runtime.durable import write_atomically

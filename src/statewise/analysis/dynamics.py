@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject, percent
-from statewise.data_types import Batch, Examples
+from statewise.batch import Batch
+from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.data_types import Hidden
+from statewise.batch import Hidden
 
 if TYPE_CHECKING:
     from statewise.backbones.nn.cache import Cache
     from statewise.backbones.nn.layers import Init
-    from statewise.data_types import Batch
+    from statewise.batch import Batch
 
 PROMPT_POSITIONS = 4096
 """Positions of prompts read at a time, counted over rows and streams. This bounds a pass's memory besides keys and

@@ -25,7 +25,7 @@ from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.nn.belief_slots import GroupedCache, Lanes, Pooling, SlotCache, SlotUpdate, make_injection
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.masks import Documents
-from statewise.data_types import Batch, Continuation, Hidden
+from statewise.batch import Batch, Continuation, Hidden
 from statewise.decoding.carried_state import MOST_PASSES, StateProtocol
 from statewise.runtime.bounds import bounded, unset
 

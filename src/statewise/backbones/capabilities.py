@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
-from statewise.data_types import Hidden
+from statewise.batch import Hidden
 
 if TYPE_CHECKING:
     from statewise.backbones.nn.cache import Cache
-    from statewise.data_types import Batch
+    from statewise.batch import Batch
     from statewise.decoding.carried_state import StateProtocol
 
 

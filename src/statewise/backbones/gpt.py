@@ -18,7 +18,7 @@ from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.backbones.nn.layers import Matrix, TokenEmbedding, init_weights, make_norm
 from statewise.backbones.nn.masks import Documents, causal, keys_in_reach
-from statewise.data_types import Batch, Hidden
+from statewise.batch import Batch, Hidden
 
 
 @dataclass(frozen=True)

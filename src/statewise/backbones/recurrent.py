@@ -22,7 +22,7 @@ from statewise.backbones.capabilities import Branch, Branching, Counted
 from statewise.backbones.nn.cache import SLACK, PlaceStore
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.layers import Init, Matrix, TokenEmbedding, check_init, draw_normal, init_weights
-from statewise.data_types import Batch, Hidden
+from statewise.batch import Batch, Hidden
 from statewise.runtime.bounds import bounded
 
 

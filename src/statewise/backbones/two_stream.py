@@ -36,7 +36,7 @@ from statewise.backbones.nn.masks import (
     stream_mask,
 )
 from statewise.backbones.nn.stream_cache import StreamCache
-from statewise.data_types import Batch, Hidden
+from statewise.batch import Batch, Hidden
 from statewise.runtime.bounds import bounded
 
 SCORES = 2**24

@@ -30,6 +30,7 @@ COMMANDS = {
     "lm-eval": "score a run on benchmarks of lm-evaluation-harness",
     "generate": "complete a prompt",
     "analyze": "analyse the states of a run",
+    "leaks": "check whether anything but the past changes a state of a causal model",
     "embed": "write the belief vectors of sequences as a NumPy file",
     "fill": "write new middles for held-out stories",
     "judge": "let a language model compare two files of stories",

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from statewise.data_types import Batch, Completion, Hidden
+from statewise.batch import Batch, Hidden
+from statewise.data_types import Completion
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Carrier, Drafter, Kind, Predictor, require
 from statewise.runtime.durable import write_atomically

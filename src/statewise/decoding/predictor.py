@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from statewise.data_types import LacksCapability
+from statewise.runtime.messages import LacksCapability
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from statewise.data_types import Batch, Hidden
+    from statewise.batch import Batch, Hidden
     from statewise.decoding.carried_state import StateProtocol
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.data_types import Batch
+from statewise.batch import Batch
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.drafts import (
     Draft,

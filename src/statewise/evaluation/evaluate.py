@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from statewise.data_types import Batch, Completion, Evaluation, Examples, LacksCapability, Part, Ragged
+from statewise.batch import Batch, Part
+from statewise.data_types import Completion, Evaluation, Examples, Ragged
 from statewise.decoding.base import Request
 from statewise.decoding.carried_state import seeing_targets
 from statewise.decoding.predictor import Carrier, require
 from statewise.evaluation.scoring import per_token, per_unit, score, score_batch
 from statewise.runtime.json_files import metric
-from statewise.runtime.messages import short
+from statewise.runtime.messages import LacksCapability, short
 from statewise.tasks.base import HasBaselines, RunningText, Task, WholeTexts
 from statewise.tasks.batches import blocks, collate, rows_at_once, similar_prompt_length
 

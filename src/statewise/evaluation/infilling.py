@@ -14,11 +14,12 @@ from typing import Literal
 
 import numpy as np
 
-from statewise.data_types import Examples, LacksCapability
+from statewise.data_types import Examples
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor, closing_symbol
 from statewise.evaluation.scoring import score_batch
 from statewise.runtime.json_files import TEXT, Shape, check, loads, one_of
+from statewise.runtime.messages import LacksCapability
 from statewise.tasks.base import Infill, Infilling, Task
 from statewise.tasks.batches import blocks, collate
 from statewise.tasks.own_files.lines import Problems, read_lines

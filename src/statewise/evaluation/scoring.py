@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from statewise.data_types import Batch
+    from statewise.batch import Batch
     from statewise.decoding.predictor import Predictor
 
 

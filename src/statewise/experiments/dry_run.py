@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from statewise.backbones.base import Backbone
 from statewise.backbones.capabilities import Pretrained
 from statewise.backbones.nn.layers import TokenEmbedding
+from statewise.batch import Batch
 from statewise.config.recipe import Recipe
-from statewise.data_types import Batch, Examples
+from statewise.data_types import Examples
 from statewise.model.building import make_objective, make_task
 from statewise.objectives.base import Objective
 from statewise.runtime.messages import counted

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.data_types import Evaluation, LacksCapability
+from statewise.data_types import Evaluation
 from statewise.decoding.carried_state import PROTOCOLS, StateReading, state_readings
 from statewise.reporting.tables import number
 from statewise.run import Run, check_checkpoint, evaluation_of, evaluation_on, named, report_of
 from statewise.runtime.arguments import Parser, at_least, pairs
+from statewise.runtime.messages import LacksCapability
 from statewise.runtime.progress import announced
 from statewise.tasks import TASKS
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from statewise.analysis import ANALYSES, make_analysis
 from statewise.analysis.base import Analysis, Findings, Origin, report_name
 from statewise.analysis.beliefs.beliefs import Beliefs, Positions, Side, beliefs
+from statewise.batch import Batch, Hidden
 from statewise.config.recipe import Recipe
-from statewise.data_types import Batch, Completion, Evaluation, Examples, Hidden
+from statewise.data_types import Completion, Evaluation, Examples
 from statewise.decoding import make_decoder, make_search
 from statewise.decoding.base import Decoder, Request, Search
 from statewise.decoding.carried_state import StateProtocol, state_reading

@@ -15,8 +15,8 @@ from typing import Any
 from statewise.backbones import BACKBONES, with_cells
 from statewise.config.recipe import Recipe, parse
 from statewise.config.registry import Table
-from statewise.data_types import LacksCapability
 from statewise.objectives import OBJECTIVES
+from statewise.runtime.messages import LacksCapability
 from statewise.tasks import TASKS
 
 TABLES: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}

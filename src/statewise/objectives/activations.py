@@ -12,11 +12,11 @@ from torch import Tensor
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.nn.hooks import Hookable, HookPoint, See
+from statewise.batch import Batch
 from statewise.config.recipe import unknown
-from statewise.data_types import Batch, LacksCapability
 from statewise.decoding.predictor import Predictor
 from statewise.objectives.predictors import CausalPredictor
-from statewise.runtime.messages import check_texts, cut
+from statewise.runtime.messages import LacksCapability, check_texts, cut
 
 LAYERS = "blocks.*.hook_resid_post"
 """The residual stream after every block."""

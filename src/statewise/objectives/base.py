@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.capabilities import AcrossRows, Counted, Noted, Phased, Pretrained
-from statewise.data_types import Loss, Part
+from statewise.batch import Loss, Part
 from statewise.decoding.predictor import Predictor
 
 if TYPE_CHECKING:
-    from statewise.data_types import Batch, Plan
+    from statewise.batch import Batch, Plan
 
 
 class Objective(nn.Module, ABC):

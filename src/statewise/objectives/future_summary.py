@@ -13,23 +13,15 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory, encode_backwards
 from statewise.backbones.nn.layers import Init, check_init, init_weights
-from statewise.data_types import Batch, Hidden, Loss, Part
+from statewise.batch import Batch, Hidden, Loss, Part
+from statewise.losses.future_summary import bag_loss
+from statewise.losses.targets import IGNORED, answers, predicts, reached_columns, to_float32, token_targets
+from statewise.losses.vocabulary_head import head_loss
 from statewise.objectives.base import Objective, backbone_flops, head_flops, token_flops
 from statewise.objectives.predictors import HeadPredictor
-from statewise.objectives.targets import (
-    IGNORED,
-    answers,
-    coming_tokens,
-    predicts,
-    reached_columns,
-    to_float32,
-    token_targets,
-)
-from statewise.objectives.vocabulary_head import OfLogits, head_function, head_loss
 from statewise.runtime.bounds import bounded, unset
 
 
@@ -81,12 +73,11 @@ class FutureSummary(Objective):
         hidden, weight = self.backbone.encode(batch), self.config.summary_weight
         following = head_loss(hidden.readout[:, first - 1 : end - 1], self.backbone.head_weight(), token_targets(batch))
         parts = {"next_token": Part(following, counts["next_token"], 1.0)}
-        start, stop = reached_columns(batch, 1)
-        state = hidden.state[:, start - 1 : stop - 1]
         if self.reverse is None:
-            bag = head_function(state, self.map.weight, self._bag_loss(batch))
+            bag = bag_loss(self.map, self.config.window, hidden, batch)
             return Loss({**parts, "bag": Part(bag, counts["bag"], weight)})
-        backwards = encode_backwards(self.reverse, batch)
+        start, stop = reached_columns(batch, 1)
+        state, backwards = hidden.state[:, start - 1 : stop - 1], encode_backwards(self.reverse, batch)
         distance = (self.map(state) - backwards.state[:, start + 1 : stop + 1].detach()).square().mean(-1)
         summary = (to_float32(distance) * predicts(batch, 1)).sum()
         parts["previous_token"] = Part(self._previous_loss(batch, backwards), counts["previous_token"], 1.0)
@@ -123,31 +114,6 @@ class FutureSummary(Objective):
         assert self.reverse is not None
         targets = torch.where(has_previous(batch), batch.tokens[:, :-1], IGNORED)
         return head_loss(backwards.readout[:, 1:], self.reverse.head_weight(), targets)
-
-    def _bag_loss(self, batch: Batch) -> OfLogits:
-        """The binary cross-entropy of membership, of the positions from which token t + 2 may be scored. Tokens in the
-        bag and tokens outside weigh 1/2 together, so that the loss does not depend on their numbers."""
-        start, stop = reached_columns(batch, 1)
-        high = min(self.config.window, max(2, stop + 1 - start))
-        tokens, inside = (part.flatten(0, 1) for part in coming_tokens(batch, start - 1, stop - 1, 2, high))
-        counted = predicts(batch, 1).flatten()
-        members = inside.sum(-1)
-        outsiders = self.backbone.vocabulary - members
-        halves = 0.5 * counted[:, None] / torch.stack((members, outsiders), -1).clamp(min=1)
-
-        def bag_loss(logits: Tensor, block: slice) -> tuple[Tensor, Tensor]:
-            of_member, of_outsider = halves[block].to(logits.dtype).chunk(2, -1)
-            at, member = tokens[block], inside[block]
-            chosen = logits.gather(-1, at)
-            absent, absent_chosen = F.softplus(logits).sum(-1, keepdim=True), F.softplus(chosen)
-            outside = absent - (absent_chosen * member).sum(-1, keepdim=True)
-            within = ((absent_chosen - chosen) * member).sum(-1, keepdim=True)
-            loss = (outside * of_outsider + within * of_member).sum()
-            present = chosen.sigmoid()
-            change = ((present - 1) * of_member - present * of_outsider) * member
-            return loss, logits.sigmoid_().mul_(of_outsider).scatter_add_(-1, at, change)
-
-        return bag_loss
 
 
 def has_previous(batch: Batch) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.base import BackboneFactory
-from statewise.data_types import Batch, Loss, Part
-from statewise.objectives.multi_token import MultiToken, MultiTokenConfig
-from statewise.objectives.targets import follows, reached
+from statewise.batch import Batch, Loss, Part
+from statewise.losses.multi_token import MultiTokenConfig
+from statewise.losses.targets import follows, reached
+from statewise.objectives.multi_token import MultiToken
 from statewise.runtime.bounds import bounded
 
 

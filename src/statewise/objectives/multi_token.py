@@ -19,24 +19,14 @@ from typing_extensions import override
 from statewise.backbones.base import BackboneFactory, last_columns, read_in_parts
 from statewise.backbones.capabilities import Branch, Branching
 from statewise.backbones.nn.cache import Cache, PlaceStore
-from statewise.data_types import Batch, Hidden, LacksCapability, Loss, Part
+from statewise.batch import Batch, Hidden, Loss, Part
 from statewise.decoding.predictor import Drafter
+from statewise.losses import multi_token as losses
+from statewise.losses.multi_token import MultiTokenConfig
+from statewise.losses.targets import ahead_counts, check_horizon
 from statewise.objectives.base import Objective, document_flops, head_flops, token_flops
 from statewise.objectives.predictors import CausalCursor, DraftHead, HeadPredictor
-from statewise.objectives.targets import (
-    AheadConfig,
-    ahead_counts,
-    ahead_targets,
-    check_horizon,
-    reached_columns,
-    token_targets,
-)
-from statewise.objectives.vocabulary_head import head_loss
-
-
-@dataclass(frozen=True)
-class MultiTokenConfig(AheadConfig):
-    """Fields of `objective: multi_token`."""
+from statewise.runtime.messages import LacksCapability
 
 
 class MultiToken(Objective):
@@ -67,13 +57,7 @@ class MultiToken(Objective):
 
     def token_parts(self, batch: Batch, counts: Mapping[str, Tensor], readouts: Sequence[Tensor]) -> dict[str, Part]:
         """The parts of `loss`."""
-        (first, end), weight = batch.span, self.backbone.head_weight()
-        following = head_loss(readouts[0][:, first - 1 : end - 1], weight, token_targets(batch))
-        ahead = []
-        for steps, readout in enumerate(readouts[1:], 1):
-            start, stop = reached_columns(batch, steps)
-            ahead.append(head_loss(readout[:, start - steps : stop - steps], weight, ahead_targets(batch, steps)))
-        return self.config.parts(following, ahead, counts)
+        return losses.parts(self.config, self.backbone, readouts, batch, counts)
 
     @override
     def counts(self, batch: Batch) -> dict[str, Tensor]:

@@ -9,11 +9,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
-from statewise.data_types import Batch, Loss, Part
+from statewise.batch import Batch, Loss
+from statewise.losses.vocabulary_head import next_token_part
 from statewise.objectives.base import Objective, token_flops
 from statewise.objectives.predictors import HeadPredictor
-from statewise.objectives.targets import token_targets
-from statewise.objectives.vocabulary_head import head_loss
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,9 @@ class NextToken(Objective):
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
-        first, end = batch.span
-        readout = self.backbone.readouts(batch)
-        total = head_loss(readout[:, first - 1 : end - 1], self.backbone.head_weight(), token_targets(batch))
-        return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
+        return Loss(
+            {"next_token": next_token_part(self.backbone.readouts(batch), self.backbone.head_weight(), batch, counts)}
+        )
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens."""

@@ -17,10 +17,10 @@ from typing_extensions import override
 from statewise.backbones.base import Backbone, last_columns
 from statewise.backbones.capabilities import Carrying, Fetching, Followed, Limitable, check_kept
 from statewise.backbones.nn.cache import Cache
-from statewise.data_types import Batch, Hidden
+from statewise.batch import Batch, Hidden
 from statewise.decoding.predictor import Capability, Carrier, Fetcher, Kind, Predictor, StateLimiter, Traceable, Traced
-from statewise.objectives.targets import to_float32
-from statewise.objectives.vocabulary_head import product_dtype
+from statewise.losses.targets import to_float32
+from statewise.losses.vocabulary_head import product_dtype
 
 if TYPE_CHECKING:
     from statewise.decoding.carried_state import StateProtocol

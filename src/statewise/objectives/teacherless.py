@@ -16,11 +16,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.backbones.base import BackboneFactory
-from statewise.data_types import Batch, Hidden, Loss, Part
+from statewise.batch import Batch, Hidden, Loss, Part
+from statewise.losses.targets import to_float32, token_targets
+from statewise.losses.vocabulary_head import head_loss
 from statewise.objectives.base import Objective, token_flops
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, uneven
-from statewise.objectives.targets import to_float32, token_targets
-from statewise.objectives.vocabulary_head import head_loss
 
 
 @dataclass(frozen=True)

@@ -154,3 +154,11 @@ def _packages(extra: str) -> list[str]:
                 [part for one in included[1].split(",") for part in _packages(one)] if included else [name.strip()]
             )
     return list(dict.fromkeys(packages))
+
+
+class LacksCapability(ValueError):
+    """Raised if a task or model lacks an optional capability (a type that only some have)."""
+
+    def __init__(self, message: str, capability: type) -> None:
+        super().__init__(message)
+        self.capability = capability

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.data_types import Examples, LacksCapability
+from statewise.data_types import Examples
+from statewise.runtime.messages import LacksCapability
 from statewise.tasks.base import Task, World
 
 MOST_WORDS = 100_000

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from statewise.data_types import Completion, Examples, Headline, LacksCapability, Rows
+from statewise.data_types import Completion, Examples, Headline, Rows
 from statewise.runtime.json_files import Shape, parse_json
-from statewise.runtime.messages import cut
+from statewise.runtime.messages import LacksCapability, cut
 from statewise.tasks.own_files.lines import Problems, read_lines
 
 if TYPE_CHECKING:

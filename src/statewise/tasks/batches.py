@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from statewise.data_types import Batch, Continuation, Examples
+from statewise.batch import Batch, Continuation
+from statewise.data_types import Examples
 from statewise.runtime.bounds import check_tokens
 from statewise.runtime.progress import announced
 from statewise.tasks.base import ConsecutiveRows, Task, consecutive_rows

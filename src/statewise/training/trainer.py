@@ -30,9 +30,10 @@ from statewise.training.sharding import not_finite, whole
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from statewise.batch import Batch
     from statewise.config.recipe import Recipe
     from statewise.config.trainer import TrainerConfig
-    from statewise.data_types import Batch, Headline
+    from statewise.data_types import Headline
     from statewise.objectives.base import Objective
     from statewise.run import Checkpoint, Record, Run
     from statewise.tasks.batches import Stream

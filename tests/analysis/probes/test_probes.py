@@ -238,7 +238,7 @@ def test_the_prompt_is_asked_where_it_varies():
                 hot[:, :-3] = 0  # all but start, goal and `=`
             return Hidden(hot.flatten(1)[:, None].expand(-1, batch.tokens.shape[1], -1), hot)
 
-    fields = {"probe": "linear", "steps": 300, "training_sequences": 1000, "sequences": 200}
+    fields = {"probe": "linear", "steps": 200, "training_sequences": 1000, "sequences": 100}
     found = make_analysis("prompt-probe", **fields).analyze(subject(Reader(task), task, Reader(task, sees=False)))
     edges = [place for place in range(1, 19) if place % 3]
     assert found.details["x"] == [*edges, 19, 20]

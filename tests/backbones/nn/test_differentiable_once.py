@@ -8,7 +8,7 @@ from statewise.backbones.nn.blockwise import attend_blockwise
 from statewise.backbones.nn.layers import RMSNorm
 from statewise.backbones.nn.masks import Pattern, Reach
 from statewise.data_types import Batch
-from statewise.objectives.vocabulary_head import blockwise_loss
+from statewise.losses.vocabulary_head import blockwise_loss
 
 pytestmark = pytest.mark.usefixtures("float64")
 

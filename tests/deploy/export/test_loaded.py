@@ -253,13 +253,13 @@ def test_arguments_that_would_be_ignored_are_refused(registered):
     cache = theirs(tokens, use_cache=True)[CACHE]
     other = {"cache": "past_key_values", "past_key_values": "cache"}[CACHE]
     for given, said in (
-        ({"position_ids": torch.arange(8)[None]}, "does not have the argument position_ids"),
+        ({"token_type_ids": tokens}, "does not have the argument token_type_ids"),
         ({"inputs_embeds": torch.zeros(5, 8, 16), "cu_seq_lens_q": None}, "does not have the argument inputs_embeds"),
         ({CACHE: cache, other: cache}, f"give the cache once, .*: {CACHE}"),
     ):
         with pytest.raises(ValueError, match=said):
             theirs(tokens, **given)
-    same(theirs(tokens, position_ids=None).logits, theirs(tokens).logits)
+    same(theirs(tokens, inputs_embeds=None).logits, theirs(tokens).logits)
 
 
 def test_a_cache_that_is_cut_back_reads_on_as_if_it_had_read_no_more(registered):

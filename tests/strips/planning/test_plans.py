@@ -13,6 +13,8 @@ from statewise.strips.planning.planner import PLANNERS, PlannerTimeout, find_pla
 from statewise.strips.planning.plans import Plan, UnmatchedGoal, plan
 from statewise.strips.trace_data.domains import domain
 
+pytestmark = pytest.mark.usefixtures("forked")  # test_certain_plans.py starts planners as users do
+
 
 def stacked(blocks=2):
     """Blocksworld with everything on the table; b1 shall stand on b2."""

@@ -388,6 +388,7 @@ def can_be_done(model, state, names):
 
 @pytest.mark.skipif(not installed(), reason="no planner is installed")
 @pytest.mark.parametrize(("family", "larger"), SPECS)
+@pytest.mark.usefixtures("forked")
 def test_plans_of_a_real_planner_are_valid_in_the_true_domain(family, larger, tmp_path):
     where = domain(larger)
     trace = walk(larger, 24, seed=3)

@@ -799,8 +799,8 @@ def test_no_more_is_read_than_is_allowed(tmp_path, capsys, monkeypatch):
 
 
 def test_mixtures_are_bounded_before_they_are_built(tmp_path, capsys):
-    text = " + ".join(["checksum(7, 64)"] * 9)
-    assert "a mixture (+) of 4,041 states and" in say(tmp_path, f"--task.process={text}", capsys=capsys)
+    text = " + ".join(["checksum(7, 16)"] * 10)
+    assert "a mixture (+) of 1,130 states and" in say(tmp_path, f"--task.process={text}", capsys=capsys)
 
 
 @pytest.mark.parametrize("text", ["even", "golden-mean", "rrxor"])

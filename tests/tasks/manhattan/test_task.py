@@ -505,11 +505,11 @@ def test_boundaries_are_those_found_by_trying_all_sequences():
         first, second = (made.states_after(side.prompt(row)[None])[0] for side in pairs[:2])
         expected = set()
         for length in (1, 2, 3):
-            for tail in itertools.product(words, repeat=length):
-                tokens = np.array([tail])
-                one, two = (accepted(made, state[None], tokens)[0] for state in (first, second))
-                if one.all() and two[:-1].all() and not two[-1]:
-                    expected.add(tail)
+            tails = list(itertools.product(words, repeat=length))
+            states = (np.repeat(state[None], len(tails), 0) for state in (first, second))
+            one, two = (accepted(made, each, np.array(tails)) for each in states)
+            tells = one.all(1) & two[:, :-1].all(1) & ~two[:, -1]
+            expected |= {tails[at] for at in np.flatnonzero(tells)}
         found = [tuple(tail.tolist()) for tail in distinguishing(made, first, second, 3)]
         assert set(found) == expected
         assert len(found) == len(expected)

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Snapshot
-from statewise.data_types import Batch, Examples
+from statewise.batch import Batch
+from statewise.data_types import Examples
 from statewise.decoding.predictor import SuffixEncoder, require
 from statewise.runtime.durable import write_array, write_atomically
 from statewise.runtime.json_files import json_bytes, read_json

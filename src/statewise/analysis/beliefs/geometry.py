@@ -20,11 +20,12 @@ from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, expla
 from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, equal_beliefs, planes
-from statewise.data_types import Examples, LacksCapability
+from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Drawing, Panel, defined_curve, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.runtime.devices import in_float64
+from statewise.runtime.messages import LacksCapability
 from statewise.tasks.base import Believed, Prefixes, Task, believed
 
 FOLDS, SHUFFLES, HISTORY, FROZEN, VARIED = 5, 10, 4, 10, 200

@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from statewise.analysis.probes.fit import UNDEFINED
 from statewise.analysis.probes.probing import LabelledStates, Probing, ProbingConfig
-from statewise.data_types import Examples, LacksCapability
+from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor
 from statewise.runtime.bounds import bounded
-from statewise.runtime.messages import short
+from statewise.runtime.messages import LacksCapability, short
 from statewise.tasks.base import Task, World
 
 FARTHEST = 20

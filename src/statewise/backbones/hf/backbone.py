@@ -22,7 +22,7 @@ from statewise.backbones.hf.loading import HuggingFaceConfig
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.masks import as_bias, causal_within_documents, keys_in_reach, positions_within_documents
-from statewise.data_types import Batch, Hidden
+from statewise.batch import Batch, Hidden
 
 SAMPLED_ROWS, SAMPLED_TOKENS = 16, 33
 """The size of the text by which states are standardised."""

@@ -11,20 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.hf.loading import quiet
-from statewise.data_types import Batch
+from statewise.backbones.leaks.checks import SHORTEST, Result, Tester
+from statewise.backbones.leaks.readers import BackboneReader
+from statewise.backbones.leaks.recording import ALLOWED, relative
+from statewise.batch import Batch
 
 ROWS, TOKENS = 2, 12
 WINDOW = 4
 """Sliding windows are this narrow for the comparison, so that a few tokens show what they do."""
-SHARE = 1e-4
-"""The largest allowed difference of two results, relative to the largest number, or to 1."""
+LEAKS = {
+    "future": "its positions see later tokens",
+    "packed": "documents that share a row see each other",
+    "cache": "reading step by step gives other numbers than reading at once",
+}
+"""Messages for what changes states besides the past."""
 
 
 class Differs(Exception):
@@ -49,51 +54,32 @@ def compare(backbone: Backbone, causal: Any, name: str, rows: int, *, head: bool
             f"and our cache ({type(error).__name__}: {str(error)[:200]}); families that can are in docs/fine-tuning.md"
         ) from None
     finally:
+        backbone.train(training)
         causal.train(training)
 
 
 def _compare(backbone: Backbone, causal: Any, most: int, head: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
     length = min(TOKENS, backbone.context)
-    tokens = torch.randint(0, most, (ROWS, length), generator=generator)
-    batch = Batch.plain(tokens)
-    hidden = backbone.encode(batch)
     if head:
+        tokens = torch.randint(0, most, (ROWS, length), generator=torch.Generator().manual_seed(0))
         wanted = causal(input_ids=tokens, use_cache=False).logits[..., :most]
-        logits = F.linear(hidden.readout, backbone.head_weight())[..., :most]  # as losses use it
-        _same(logits, wanted, "its logits are not a matrix times its last hidden states")
-    whole = hidden.readout
-    changed = tokens.clone()
-    changed[:, -1] = (changed[:, -1] + 1) % most
-    leak = backbone.encode(Batch.plain(changed)).readout
-    _same(leak[:, :-1], whole[:, :-1], "its positions see later tokens")
-    if 2 * length <= backbone.context:
-        row = tokens.reshape(1, -1)
-        documents = torch.arange(1, ROWS + 1).repeat_interleave(length)[None]
-        packed = backbone.encode(Batch.plain(row, documents)).readout
-        _same(packed.view(ROWS, length, -1), whole, "documents that share a row see each other")
-    if length > 4:
-        _same(*_by_steps(backbone, tokens, whole), "reading step by step gives other numbers than reading at once")
+        readout = backbone.encode(Batch.plain(tokens)).readout
+        found = F.linear(readout, backbone.head_weight())[..., :most]  # as losses use it
+        if relative(found, wanted) > ALLOWED[found.dtype]:
+            raise Differs("its logits are not a matrix times its last hidden states")
+    if length >= SHORTEST:
+        leak = _first_leak(backbone, most, length, modules=False)
+        if leak is not None:
+            where = _first_leak(backbone, most, length, modules=True) or leak
+            raise Differs(LEAKS[leak.check] + (f", first in {where.module}" if where.module else ""))
 
 
-def _by_steps(backbone: Backbone, tokens: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
-    """Readouts from a cache whose rows go apart, back, and change places; and those of whole rows."""
-    cache, length = backbone.make_cache(ROWS), tokens.shape[1]
-    counts = np.array([3, length - 2])
-    first = backbone.extend(tokens[:, : length - 2], cache, counts).readout
-    cache.rewind(np.array([1, length - 4]))
-    cache.reorder(torch.tensor([1, 0]))
-    both = tokens.flip(0)[:, 2:]
-    second = backbone.extend(both, cache).readout
-    return torch.cat((first[0, :3], first[1, : length - 2], *second)), torch.cat(
-        (whole[0, :3], whole[1, : length - 2], *whole.flip(0)[:, 2:])
-    )
-
-
-def _same(ours: Tensor, wanted: Tensor, otherwise: str) -> None:
-    allowed = SHARE * max(1.0, float(wanted.abs().max()))
-    if not float((ours - wanted).abs().max()) <= allowed:
-        raise Differs(otherwise)
+def _first_leak(backbone: Backbone, most: int, length: int, *, modules: bool) -> Result | None:
+    tester = Tester(BackboneReader(backbone, most), length, computes_in=torch.get_default_dtype(), modules=modules)
+    try:
+        return tester.first_leak()
+    finally:
+        tester.close()
 
 
 @contextmanager

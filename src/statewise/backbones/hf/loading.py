@@ -437,3 +437,39 @@ def _cut(model_config: Any, layers: int, name: str) -> None:
     model_config.num_hidden_layers = layers
     if getattr(model_config, "layer_types", None):
         model_config.layer_types = model_config.layer_types[:layers]
+
+
+def load_any(name: str) -> Any:
+    """Any causal language model that transformers has, a folder or the name of one on the hub, with its weights in
+    their own types; whether it can be a backbone does not matter. Raises `ValueError` if there is none, or if its
+    weights are missing, incomplete or damaged."""
+    transformers, folder = needed("transformers", USERS), Path(name)
+    if folder.exists():
+        _check_folder(folder)
+        _check_shards(folder)
+    elif not may_be_on_hub(name):
+        raise ValueError(f"{name}: there is no such folder, and no model on the hub has such a name")
+    with quiet():
+        try:
+            raw, _ = transformers.PreTrainedConfig.get_config_dict(name)
+            _check_parts(raw, name)
+            model_config = transformers.AutoConfig.from_pretrained(name, **NO_CODE)
+        except Exception as error:  # of the file, the network, or the package
+            message = str(error) if str(error).startswith(f"{name}: ") else _not_found(name, folder, error)
+            raise ValueError(message) from None
+        _check_numbers(model_config.get_text_config(), name)
+        if type(model_config) not in transformers.AutoModelForCausalLM._model_mapping:
+            raise ValueError(
+                f"{name}: transformers has no causal language model of the type {model_config.model_type}: give one "
+                "that AutoModelForCausalLM loads"
+            )
+        try:
+            model, facts = transformers.AutoModelForCausalLM.from_pretrained(
+                name, config=model_config, dtype="auto", output_loading_info=True, use_safetensors=True, **NO_CODE
+            )
+        except Exception as error:  # of files, the network, or the package
+            raise ValueError(f"{name}: its weights cannot be loaded: {_first_line(error)}") from None
+    missing = sorted(facts["missing_keys"])
+    if missing:
+        raise ValueError(f"{name}: its weights are incomplete: {short(missing[0])} is missing")
+    return model

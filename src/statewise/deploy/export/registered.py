@@ -22,9 +22,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from statewise.backbones import BACKBONES
 from statewise.backbones.hf.key_values import CACHE
 from statewise.backbones.nn.hooks import HookPoint, See
+from statewise.batch import Batch
 from statewise.config.recipe import Component, Recipe, fill
 from statewise.config.trainer import TrainerConfig
-from statewise.data_types import Batch
 from statewise.deploy.export.folder_files import CONFIG, write_json
 from statewise.model.building import make_objective
 from statewise.objectives import OBJECTIVES, activations
@@ -196,6 +196,7 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
         last_only: bool,
         output_attentions: bool | None,
         output_hidden_states: bool | None,
+        position_ids: Tensor | None,
     ) -> _Outputs:
         """The outputs of the model for `tokens` (B, T); `last_only`: only the last column of the logits is needed."""
         if output_attentions:
@@ -211,7 +212,7 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
             cache = PredictorCache(predictor, predictor.new_cursor(len(tokens)))
         with activations.watched([(point, _keeping(parts[name])) for name, point in layers.items()]):
             if cache is None:
-                readout, logits, places = _whole(predictor, tokens, real)
+                readout, logits, places = _whole(predictor, tokens, real, position_ids)
             else:
                 real = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
                 if cache.get_seq_length() == 0 and last_only and not wants_hidden and bool(real[:, -1].all()):
@@ -293,6 +294,7 @@ class StatewiseModel(_Loaded):
             last_only=False,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            position_ids=others.get("position_ids"),
         )
         if return_dict is False:
             return tuple(part for part in (outputs.readout, outputs.cache, outputs.hidden_states) if part is not None)
@@ -349,6 +351,7 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
             last_only=logits_to_keep == 1,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            position_ids=others.get("position_ids"),
         )
         logits, loss = outputs.logits[:, -logits_to_keep:], None
         if labels is not None:
@@ -367,9 +370,9 @@ def _only_known(
     cache: PredictorCache | None, past_key_values: PredictorCache | None, others: Mapping[str, Any]
 ) -> PredictorCache | None:
     """The cache under either of its names. Raises `ValueError` for both, for a name that this version of transformers
-    does not have, and for other arguments that are not None: ignoring one, such as `inputs_embeds`, would give other
-    results than asked for."""
-    unknown = sorted(name for name, value in others.items() if value is not None)
+    does not have, and for other arguments that are not None, but `position_ids`, which are no named argument so that
+    `generate` makes none: ignoring one, such as `inputs_embeds`, would give other results than asked for."""
+    unknown = sorted(name for name, value in others.items() if value is not None and name != "position_ids")
     if unknown:
         raise ValueError(f"this model does not have the argument {unknown[0]}: leave it out")
     if cache is not None and (CACHE != "cache" or past_key_values is not None):
@@ -387,10 +390,17 @@ def _keeping(parts: list[Tensor]) -> See:
     return see
 
 
-def _whole(predictor: CausalPredictor, tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Readouts and logits of whole rows, and the columns that they are in, as `_left_aligned`; None: their own."""
+def _whole(
+    predictor: CausalPredictor, tokens: Tensor, real: Tensor | None, position_ids: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Readouts and logits of whole rows, and the columns that they are in, as `_left_aligned`; None: their own. Without
+    a mask, `position_ids` (1 or B, T) begin a document wherever they do not count on, as everywhere in transformers."""
     if real is None:
-        hidden, logits = predictor.logits_with_states(Batch.plain(tokens))
+        documents = None
+        if position_ids is not None:
+            starts = F.pad(position_ids.diff(dim=1) != 1, (1, 0), value=True)
+            documents = starts.cumsum(1).expand_as(tokens)
+        hidden, logits = predictor.logits_with_states(Batch.plain(tokens, documents))
         return hidden.readout, logits, None
     rows, places = _left_aligned(tokens, real)
     read = torch.arange(tokens.shape[1], device=tokens.device) < real.sum(1, keepdim=True)

@@ -17,7 +17,8 @@ from torch import Tensor
 from statewise.backbones.base import Backbone, BackboneFactory, encode_backwards
 from statewise.backbones.capabilities import Counted
 from statewise.backbones.nn.layers import Init, check_init
-from statewise.data_types import Batch, Loss, Part
+from statewise.batch import Batch, Loss, Part
+from statewise.losses.targets import answers, to_float32
 from statewise.objectives.base import Objective, backbone_flops
 from statewise.objectives.belief_state.pair_loss import pair_loss
 from statewise.objectives.belief_state.pairs import (
@@ -31,7 +32,6 @@ from statewise.objectives.belief_state.pairs import (
 )
 from statewise.objectives.belief_state.predictors import BeliefPredictor, GoalPredictor
 from statewise.objectives.belief_state.text_head import GatedHead, MixtureHead, MLPHead, TextHead
-from statewise.objectives.targets import answers, to_float32
 from statewise.runtime.bounds import bounded, unset
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.backbones.base import Backbone
-from statewise.data_types import Batch, Hidden
+from statewise.batch import Batch, Hidden
 from statewise.decoding.predictor import FutureReader, GoalScorer, Reversible, SuffixEncoder
 from statewise.objectives.belief_state.text_head import TextHead
 from statewise.objectives.predictors import CausalCursor, CausalPredictor

@@ -5,15 +5,15 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_belief_slots, tiny_gpt, tiny_objective, tiny_two_stream
 from torch.nn import functional as F
 
-from statewise.objectives import vocabulary_head as module
-from statewise.objectives.targets import IGNORED
-from statewise.objectives.vocabulary_head import (
+from statewise.losses.targets import IGNORED
+from statewise.losses.vocabulary_head import (
     blockwise_divergence,
     blockwise_loss,
     head_loss,
     whole_divergence,
     whole_loss,
 )
+from statewise.objectives import vocabulary_head as module
 
 N, D, V = 23, 8, 17
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.nn.masks import document_starts, positions_within_documents
-from statewise.data_types import Batch, Part
+from statewise.batch import Batch, Part
 from statewise.runtime.bounds import bounded
 
 IGNORED = -100

@@ -8,7 +8,7 @@ gradient of the sum. Few logits are computed all at once, which is faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.nn.differentiable_once import differentiable_once, eager
-from statewise.objectives.targets import IGNORED, to_float32
+from statewise.batch import Batch, Part
+from statewise.losses.targets import IGNORED, to_float32, token_targets
 
 WHOLE_UP_TO = {"cpu": 2**25, "cuda": 2**27}
 """Maximum number of logits computed all at once; `benchmarks/token_loss.py` compares both ways."""
@@ -62,6 +63,13 @@ def head_loss(readout: Tensor, weight: Tensor, targets: Tensor, at_once: bool | 
     if fits_whole(targets.numel(), len(weight), readout.device) if at_once is None else at_once:
         return whole_loss(readout, weight, targets)
     return blockwise_loss(readout, weight, targets, rows_of_block(len(weight), readout.device))
+
+
+def next_token_part(readout: Tensor, weight: Tensor, batch: Batch, counts: Mapping[str, Tensor]) -> Part:
+    """The cross-entropy of the scored tokens, in nats, from readouts (B, T, D) and the head's matrix (V, D)."""
+    first, end = batch.span
+    total = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
+    return Part(total, counts["next_token"], 1.0)
 
 
 def whole_loss(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

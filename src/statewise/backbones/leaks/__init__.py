@@ -1,0 +1,1 @@
+"""Whether anything but the past changes a state of a causal model, and which module is the first to let it in."""

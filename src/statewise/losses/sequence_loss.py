@@ -1,0 +1,182 @@
+"""The frame of a loss that any training loop can call: hidden states and tokens in, a scalar and its parts out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from statewise.batch import Batch, Hidden, Loss
+from statewise.losses.targets import IGNORED
+
+
+class Vocabulary(Protocol):
+    """What a loss needs of a model besides its hidden states: the embedding of tokens and the vocabulary head, a linear
+    map without bias. Each of our backbones is one."""
+
+    vocabulary: int
+    """Number V of token ids."""
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(...) token ids -> (..., D)."""
+
+    def head_weight(self) -> Tensor:
+        """(V, D): the matrix of the vocabulary head."""
+
+    def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
+        """(..., D) -> (..., V). `frozen`: no gradient reaches the head's own parameters."""
+
+    def state_for_head(self, state: Tensor) -> Tensor:
+        """(..., E) -> (..., D): the features of a state that the head reads."""
+
+
+class GivenVocabulary:
+    """The embedding and the head of somebody else's model; satisfies `Vocabulary`."""
+
+    def __init__(self, head_weight: Tensor, embedding: Callable[[Tensor], Tensor]) -> None:
+        self.vocabulary = len(head_weight)
+        self.weight, self.embedding = head_weight, embedding
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(...) token ids -> (..., D)."""
+        return self.embedding(tokens)
+
+    def head_weight(self) -> Tensor:
+        """(V, D)."""
+        return self.weight
+
+    def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
+        """(..., D) -> (..., V)."""
+        return F.linear(readout, self.weight.detach() if frozen else self.weight)
+
+    def state_for_head(self, state: Tensor) -> Tensor:
+        """The state itself."""
+        return state
+
+
+class LossOutput(NamedTuple):
+    """What a loss returns."""
+
+    loss: Tensor
+    """(): the weighted sum of the parts, to differentiate."""
+    parts: dict[str, Tensor]
+    """The mean of each part by name, (), without gradients."""
+
+
+class SequenceLoss(nn.Module, ABC):
+    """A loss of hidden states and tokens, with the modules that it trains. Add its parameters to the optimiser."""
+
+    @abstractmethod
+    def compute(self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+        """The parts of the loss: sums over `batch`, with `counts` as their numbers of terms."""
+
+    @abstractmethod
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """The number of terms of each part, from the masks alone."""
+
+    def forward(
+        self,
+        hidden: Tensor,
+        tokens: Tensor,
+        *,
+        head_weight: Tensor,
+        embedding: nn.Module | Tensor | Callable[[Tensor], Tensor],
+        documents: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        scored: Tensor | None = None,
+        labels: Tensor | None = None,
+        state: Tensor | None = None,
+        num_items: Tensor | int | None = None,
+    ) -> LossOutput:
+        """The loss of hidden states `hidden` (B, T, D), which the vocabulary head reads, at `tokens` (B, T).
+
+        `head_weight` (V, D) is the matrix of the vocabulary head, `embedding` maps token ids to (..., D): a module, a
+        matrix (V, D) or a function. Several documents that share a row are told by `documents` (B, T), counted from 1,
+        0 on padding, or by `position_ids` (B, T), which begin anew with each document. `scored` (B, T) bool says which
+        tokens are to be predicted (by default all but the first of each document); `labels` (B, T), as transformers
+        has them, say the same: those that are -100 are not scored. Labels are not shifted: the label at position t is
+        the token at t, or -100.
+
+        `state` (B, T, E) is the belief state where it is another tensor than the head's input.
+
+        `num_items`, the number of scored tokens of all batches whose gradients are accumulated, makes the sum of their
+        losses the loss of the whole: exactly for the next token, and for the other parts where the batches have the
+        same number of their terms per scored token, as rows of one length have. Raises `ValueError` if shapes do not
+        fit.
+        """
+        batch = make_batch(hidden, tokens, documents, position_ids, scored, labels)
+        model = GivenVocabulary(head_weight, _embedding(embedding))
+        if head_weight.ndim != 2 or head_weight.shape[1] != hidden.shape[2]:
+            raise ValueError(
+                f"head_weight has the shape {tuple(head_weight.shape)}; hidden states of {hidden.shape[2]} features "
+                f"need (V, {hidden.shape[2]})"
+            )
+        counts = self.counts(batch)
+        if num_items is not None:
+            share = torch.as_tensor(num_items, device=tokens.device) / batch.scored.sum().clamp(min=1)
+            counts = {name: count * share for name, count in counts.items()}
+        loss = self.compute(model, Hidden(hidden if state is None else state, hidden), batch, counts)
+        return LossOutput(loss.value(), {name: part.mean().detach() for name, part in loss.parts.items()})
+
+
+def make_batch(
+    hidden: Tensor,
+    tokens: Tensor,
+    documents: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    scored: Tensor | None = None,
+    labels: Tensor | None = None,
+) -> Batch:
+    """The batch that `SequenceLoss.forward` describes. Raises `ValueError` if shapes do not fit."""
+    if hidden.ndim != 3 or tokens.shape != hidden.shape[:2]:
+        raise ValueError(
+            f"hidden has the shape {tuple(hidden.shape)} and tokens {tuple(tokens.shape)}: they must be (B, T, D) and "
+            "(B, T)"
+        )
+    masks = {"documents": documents, "position_ids": position_ids, "scored": scored, "labels": labels}
+    for name, mask in masks.items():
+        if mask is not None and mask.shape != tokens.shape:
+            raise ValueError(f"{name} has the shape {tuple(mask.shape)}, and tokens {tuple(tokens.shape)}")
+    if documents is not None and position_ids is not None:
+        raise ValueError("give documents or position_ids, not both")
+    if scored is not None and labels is not None:
+        raise ValueError("give scored or labels, not both")
+    if position_ids is not None:
+        documents = documents_of(position_ids)
+    if scored is None:
+        scored = torch.ones_like(tokens, dtype=torch.bool) if labels is None else labels != IGNORED
+    scored, real = scored.bool().clone(), torch.ones_like(tokens, dtype=torch.bool)
+    scored[:, :1] = False
+    if documents is not None:
+        real = documents != 0
+        scored &= real
+        scored[:, 1:] &= documents[:, 1:] == documents[:, :-1]
+    return Batch(tokens, scored, real, documents, (1, max(1, tokens.shape[1])))
+
+
+def documents_of(position_ids: Tensor) -> Tensor:
+    """(B, T) int64: the document of each position, counted from 1; one begins where `position_ids` (B, T) do not go on
+    by one."""
+    begins = torch.ones_like(position_ids, dtype=torch.bool)
+    begins[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    return begins.cumsum(1)
+
+
+def _embedding(given: Any) -> Callable[[Tensor], Tensor]:
+    if isinstance(given, Tensor):
+        return lambda tokens: F.embedding(tokens, given)
+    if not callable(given):
+        raise ValueError(f"embedding must be a module, a matrix or a function, not {type(given).__name__}")
+    return given
+
+
+def settings(config: type, **values: Any) -> Any:
+    """An instance of an objective's `config`, whose messages name arguments in place of fields of a recipe."""
+    try:
+        return config(**values)
+    except ValueError as error:
+        raise ValueError(str(error).replace("objective.", "")) from None
