@@ -16,7 +16,7 @@ import statewise.hf  # noqa: E402
 from statewise.backbones.hf.key_values import CACHE  # noqa: E402
 from statewise.deploy.export import drafting  # noqa: E402
 from statewise.deploy.export.export import export  # noqa: E402
-from statewise.objectives.next_latent import LatentDynamics  # noqa: E402
+from statewise.losses.next_latent import LatentDynamics  # noqa: E402
 
 V, D = 13, 16
 SIZES = {"vocab_size": V, "hidden_size": D, "intermediate_size": 32, "num_hidden_layers": 2}

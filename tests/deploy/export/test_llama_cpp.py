@@ -100,7 +100,6 @@ def test_a_model_tuned_by_a_trainer_of_transformers_drafts_there_and_goes_on_her
     tokenizers = pytest.importorskip("tokenizers")
     pytest.importorskip("accelerate", reason="transformers needs it to train")
     import statewise.hf
-    from statewise.objectives.next_latent import LatentDynamics
 
     stories = small_stories(200)
     bpe = tokenizers.ByteLevelBPETokenizer()
@@ -115,17 +114,21 @@ def test_a_model_tuned_by_a_trainer_of_transformers_drafts_there_and_goes_on_her
     options = {"max_steps": 150, "learning_rate": 3e-3, "per_device_train_batch_size": 16, "report_to": []}
     settings = transformers.TrainingArguments(str(tmp_path / "run"), use_cpu=True, **options)
     data = [{"input_ids": row, "labels": row} for row in rows]
-    transformers.Trainer(theirs, settings, train_dataset=data).train()
-    theirs.statewise_loss = torch.nn.Module()
-    theirs.statewise_loss.dynamics = LatentDynamics(64, 64, 64, "rms", init="gpt2", norm_eps=1e-6)
-    theirs.save_pretrained(tmp_path / "tuned")
+    loss = statewise.hf.loss_for(theirs, "next_latent", horizon=2)
+    trainer = transformers.Trainer(theirs, settings, train_dataset=data, compute_loss_func=loss)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "tuned"))
     tokenizer.save_pretrained(tmp_path / "tuned")
     assert main(["export", str(tmp_path / "tuned"), "--to", "gguf", "--out", str(tmp_path / "tuned.gguf")]) == 0
-    server = served(tmp_path / "tuned.gguf")
+    theirs, server = statewise.hf.with_loss(tmp_path / "tuned").eval(), served(tmp_path / "tuned.gguf")
+    passes: list[int] = []
+    theirs.register_forward_hook(lambda *_: passes.append(1))
     for prompt in PROMPTS[:3]:
         given = {"input_ids": torch.tensor([tokenizer(prompt)["input_ids"]]), "max_new_tokens": GREEDY}
-        wanted = theirs.eval().generate(**given, do_sample=False)
+        wanted = theirs.generate(**given, do_sample=False)
+        passes.clear()
         assert torch.equal(theirs.generate(**given, do_sample=False, custom_generate=statewise.hf.draft), wanted)
+        assert len(passes) < 0.8 * (wanted.shape[1] - given["input_ids"].shape[1])
         found = server.handle_completions({"prompt": prompt, "max_tokens": GREEDY, "temperature": 0})
         assert found["choices"][0]["text"] == tokenizer.decode(
             wanted[0, given["input_ids"].shape[1] :], skip_special_tokens=True

@@ -30,7 +30,7 @@ from statewise.decoding.drafts import LENGTHS, DraftLength, FixedLength, Measure
 from statewise.decoding.predictor import Drafter, require
 from statewise.deploy.export.folder_files import OURS
 from statewise.deploy.export.registered import PART, StatewiseForCausalLM
-from statewise.objectives.next_latent import LatentDynamics, NextLatentConfig
+from statewise.losses.next_latent import LatentDynamics, NextLatentConfig
 from statewise.runtime.extras import failing_as
 from statewise.runtime.json_files import ANYTHING, Shape, read_json
 
