@@ -231,11 +231,16 @@ def compare(
 def export(
     run: str | Path | Model, out: str | Path, to: Format = "hf", *, checkpoint: str = "best", overwrite: bool = False
 ) -> Exported:
-    """Writes a run's model, or a loaded one, for other libraries; see `statewise.deploy.export.export.export`."""
+    """Writes a run's model, or a loaded one, for other libraries, or a folder of transformers as GGUF; see
+    `statewise.deploy.export.export.export`."""
     from statewise.deploy.export.export import export as written
+    from statewise.deploy.export.export import of_transformers
 
-    model = load(run, checkpoint, "cpu") if isinstance(run, (str, Path)) else run
-    return written(model, out, to, overwrite=overwrite)
+    if isinstance(run, (str, Path)):
+        return written(
+            Path(run) if of_transformers(Path(run)) else load(run, checkpoint, "cpu"), out, to, overwrite=overwrite
+        )
+    return written(run, out, to, overwrite=overwrite)
 
 
 def leaks(

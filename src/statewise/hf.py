@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
         f"models as classes of transformers need the extra `hf`: {to_install('hf')}", name=error.name
     ) from error
 
+from statewise.deploy.export.drafting import draft
 from statewise.deploy.export.registered import StatewiseConfig, StatewiseForCausalLM, StatewiseModel
 from statewise.losses.attached import attach_kept, loss_for
 
@@ -25,7 +26,7 @@ AutoConfig.register("statewise", StatewiseConfig, exist_ok=True)
 AutoModel.register(StatewiseConfig, StatewiseModel, exist_ok=True)
 AutoModelForCausalLM.register(StatewiseConfig, StatewiseForCausalLM, exist_ok=True)
 
-__all__ = ["StatewiseConfig", "StatewiseForCausalLM", "StatewiseModel", "loss_for", "with_loss"]
+__all__ = ["StatewiseConfig", "StatewiseForCausalLM", "StatewiseModel", "draft", "loss_for", "with_loss"]
 
 
 def with_loss(folder: str | Path, **options: Any) -> Any:

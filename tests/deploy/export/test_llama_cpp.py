@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from doubles import small_corpus
+from doubles import small_corpus, small_stories
 
 gguf = pytest.importorskip("gguf", reason="needs the extra hf")
 xllamacpp = pytest.importorskip("xllamacpp", reason="needs xllamacpp, which holds llama.cpp")
@@ -93,3 +93,43 @@ def test_llama_cpp_continues_as_we_do(model, kind, tmp_path, monkeypatch):
     print(f"{kind}: {equal} of {len(PROMPTS)} greedy texts equal, log-probabilities differ by at most {apart:.2g}")
     assert read > 2 * GREEDY
     assert apart < BOUNDS[kind]
+
+
+def test_a_model_tuned_by_a_trainer_of_transformers_drafts_there_and_goes_on_here(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("accelerate", reason="transformers needs it to train")
+    import statewise.hf
+
+    stories = small_stories(200)
+    bpe = tokenizers.ByteLevelBPETokenizer()
+    bpe.train_from_iterator([stories], vocab_size=300, show_progress=False, special_tokens=["<end>"])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<end>")
+    sizes = {"vocab_size": 304, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT}
+    config = transformers.LlamaConfig(**sizes, bos_token_id=None, eos_token_id=0)
+    theirs = transformers.LlamaForCausalLM(config)
+    ids = torch.tensor(tokenizer(stories)["input_ids"])
+    rows = ids[: len(ids) // 48 * 48].view(-1, 48)
+    options = {"max_steps": 150, "learning_rate": 3e-3, "per_device_train_batch_size": 16, "report_to": []}
+    settings = transformers.TrainingArguments(str(tmp_path / "run"), use_cpu=True, **options)
+    data = [{"input_ids": row, "labels": row} for row in rows]
+    loss = statewise.hf.loss_for(theirs, "next_latent", horizon=2)
+    trainer = transformers.Trainer(theirs, settings, train_dataset=data, compute_loss_func=loss)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "tuned"))
+    tokenizer.save_pretrained(tmp_path / "tuned")
+    assert main(["export", str(tmp_path / "tuned"), "--to", "gguf", "--out", str(tmp_path / "tuned.gguf")]) == 0
+    theirs, server = statewise.hf.with_loss(tmp_path / "tuned").eval(), served(tmp_path / "tuned.gguf")
+    passes: list[int] = []
+    theirs.register_forward_hook(lambda *_: passes.append(1))
+    for prompt in PROMPTS[:3]:
+        given = {"input_ids": torch.tensor([tokenizer(prompt)["input_ids"]]), "max_new_tokens": GREEDY}
+        wanted = theirs.generate(**given, do_sample=False)
+        passes.clear()
+        assert torch.equal(theirs.generate(**given, do_sample=False, custom_generate=statewise.hf.draft), wanted)
+        assert len(passes) < 0.8 * (wanted.shape[1] - given["input_ids"].shape[1])
+        found = server.handle_completions({"prompt": prompt, "max_tokens": GREEDY, "temperature": 0})
+        assert found["choices"][0]["text"] == tokenizer.decode(
+            wanted[0, given["input_ids"].shape[1] :], skip_special_tokens=True
+        )

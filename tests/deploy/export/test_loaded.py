@@ -16,6 +16,8 @@ transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 
 import statewise.hf  # noqa: E402
 from statewise.backbones import BACKBONES  # noqa: E402
+from statewise.backbones.hf.key_values import CACHE  # noqa: E402
+from statewise.cli import main  # noqa: E402
 from statewise.data_types import Batch  # noqa: E402
 from statewise.deploy.export.export import export  # noqa: E402
 from statewise.deploy.export.layouts import NotPlain, plain  # noqa: E402
@@ -218,18 +220,18 @@ def test_steps_with_a_cache_give_the_logits_of_the_whole(registered):
     whole = theirs(tokens, attention_mask=mask).logits
     first = theirs(tokens[:, :9], attention_mask=mask[:, :9], use_cache=True, logits_to_keep=1)
     same(first.logits[:, 0], whole[:, 8])
-    cache = first.past_key_values
+    cache = first[CACHE]
     assert cache.get_seq_length() == 9
     for start, stop in ((9, 10), (10, 13)):
-        found = theirs(tokens[:, start:stop], attention_mask=mask[:, :stop], past_key_values=cache)
+        found = theirs(tokens[:, start:stop], attention_mask=mask[:, :stop], **{CACHE: cache})
         same(found.logits, whole[:, start:stop])
     order = torch.tensor([1, 1, 3, 0, 2])
     cache.reorder_cache(order)
-    found = theirs(tokens[order, 13:14], attention_mask=mask[order, :14], past_key_values=cache)
+    found = theirs(tokens[order, 13:14], attention_mask=mask[order, :14], **{CACHE: cache})
     same(found.logits, whole[order, 13:14])
     if model.recipe.backbone.name != "belief_slots":  # which reads any length
         with pytest.raises(ValueError, match="does not fit the context"):
-            theirs(tokens[order][:, :12], past_key_values=cache)
+            theirs(tokens[order][:, :12], **{CACHE: cache})
 
 
 def test_a_cache_that_generation_returned_goes_on(registered):
@@ -240,9 +242,24 @@ def test_a_cache_that_generation_returned_goes_on(registered):
     first = theirs.generate(
         prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=2, return_dict_in_generate=True, **options
     )
-    mask, cache = torch.ones_like(first.sequences), first.past_key_values
-    rest = theirs.generate(first.sequences, attention_mask=mask, past_key_values=cache, max_new_tokens=2, **options)
+    mask, cache = torch.ones_like(first.sequences), first[CACHE]
+    rest = theirs.generate(first.sequences, attention_mask=mask, **{CACHE: cache}, max_new_tokens=2, **options)
     assert torch.equal(rest, whole)
+
+
+def test_arguments_that_would_be_ignored_are_refused(registered):
+    _, theirs = registered
+    tokens = whole_rows(registered[0])[:, :8]
+    cache = theirs(tokens, use_cache=True)[CACHE]
+    other = {"cache": "past_key_values", "past_key_values": "cache"}[CACHE]
+    for given, said in (
+        ({"token_type_ids": tokens}, "does not have the argument token_type_ids"),
+        ({"inputs_embeds": torch.zeros(5, 8, 16), "cu_seq_lens_q": None}, "does not have the argument inputs_embeds"),
+        ({CACHE: cache, other: cache}, f"give the cache once, .*: {CACHE}"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            theirs(tokens, **given)
+    same(theirs(tokens, inputs_embeds=None).logits, theirs(tokens).logits)
 
 
 def test_a_cache_that_is_cut_back_reads_on_as_if_it_had_read_no_more(registered):
@@ -251,12 +268,12 @@ def test_a_cache_that_is_cut_back_reads_on_as_if_it_had_read_no_more(registered)
     mask = torch.ones_like(tokens)
     mask[1, :4] = 0  # padding on the left
     whole = theirs(tokens, attention_mask=mask).logits
-    cache = theirs(tokens[:, :9], attention_mask=mask[:, :9], use_cache=True, logits_to_keep=1).past_key_values
+    cache = theirs(tokens[:, :9], attention_mask=mask[:, :9], use_cache=True, logits_to_keep=1)[CACHE]
     other = (tokens[:, 9:12] + 1) % model.predictor().vocabulary
-    theirs(other, attention_mask=mask[:, :12], past_key_values=cache)
+    theirs(other, attention_mask=mask[:, :12], **{CACHE: cache})
     cache.crop(-3)
     assert cache.get_seq_length() == 9
-    found = theirs(tokens[:, 9:13], attention_mask=mask[:, :13], past_key_values=cache)
+    found = theirs(tokens[:, 9:13], attention_mask=mask[:, :13], **{CACHE: cache})
     same(found.logits, whole[:, 9:13])
     cache.crop(0)
     for wrong in (1, -14):
@@ -623,6 +640,72 @@ def test_a_gguf_file_read_by_transformers_is_the_same_model(of_text, tmp_path):
     for text in [*TEXTS, "naïve — 中文 \n\t", "don't  stop"]:
         assert tokenizer(text, add_special_tokens=False)["input_ids"] == of_text.task.encode(text).tolist()
     assert tokenizer.eos_token_id == of_text.task.end
+
+
+LLAMA = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": None}
+
+
+def test_a_llama_of_others_becomes_a_gguf_file(tmp_path, capsys):
+    pytest.importorskip("gguf", reason="needs the extra hf")
+    tokenizers = pytest.importorskip("tokenizers")
+    for number, fields in enumerate(({"head_dim": 16}, {"tie_word_embeddings": True, "num_key_value_heads": 4})):
+        folder, out = tmp_path / f"tuned{number}", tmp_path / f"{number}.gguf"
+        theirs = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**{**LLAMA, **fields}, rope_parameters={"rope_type": "default", "rope_theta": 500})
+        )
+        spread_weights(theirs)
+        theirs.statewise_loss = torch.nn.Linear(2, 2)  # what `statewise.hf.loss_for` keeps beside a model
+        theirs.save_pretrained(folder)
+        if number:
+            bpe = tokenizers.ByteLevelBPETokenizer()
+            bpe.train_from_iterator(TEXTS, vocab_size=290, show_progress=False)
+            bpe.save(str(folder / "tokenizer.json"))
+        assert main(["export", str(folder), "--to", "gguf", "--out", str(out)]) == 0
+        assert ("no tokenizer" in capsys.readouterr().out) is not number
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=out.name)
+        tokens = torch.randint(0, 300, (3, 20), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            same(again(tokens).logits, theirs(tokens).logits)
+    found = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="1.gguf")
+    assert found(TEXTS[0])["input_ids"] == bpe.encode(TEXTS[0]).ids
+
+
+def test_a_run_tuned_from_a_llama_becomes_a_gguf_file(tmp_path):
+    pytest.importorskip("gguf", reason="needs the extra hf")
+    transformers.LlamaConfig(**LLAMA).save_pretrained(tmp_path / "base")
+    model = path_star_model("next_latent", "hf", model=str(tmp_path / "base"), from_scratch=True)
+    export(model, tmp_path / "run.gguf", "gguf")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="run.gguf")
+    tokens = whole_rows(model)
+    with torch.no_grad():
+        same(theirs(tokens).logits, ours_of(model, tokens))
+
+
+def test_models_of_others_that_gguf_does_not_hold_are_refused(tmp_path, capsys):
+    pytest.importorskip("gguf", reason="needs the extra hf")
+    scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    for kind, fields, said in (
+        ("Llama", {"attention_bias": True}, "it has biases"),
+        ("Llama", {"hidden_act": "gelu"}, "its activation is gelu"),
+        ("Llama", {"rope_parameters": scaled}, "its rotary positions are of the type linear"),
+        ("Mistral", {}, "it is of the type mistral"),
+    ):
+        config = getattr(transformers, f"{kind}Config")(**LLAMA, **fields)
+        config.save_pretrained(tmp_path / "theirs")
+        assert main(["export", str(tmp_path / "theirs"), "--to", "gguf", "--out", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err
+    export(path_star_model("belief_state"), tmp_path / "ours")
+    for content in ('{"model_type": "llama"}', '{"model_type": 3}', '{"model_type": "llama", "head_dim": -1}', "["):
+        (tmp_path / "odd").mkdir(exist_ok=True)
+        (tmp_path / "odd" / "config.json").write_text(content)
+        assert main(["export", str(tmp_path / "odd"), "--to", "gguf", "--out", str(tmp_path / "out")]) == 2
+    assert main(["export", str(tmp_path / "ours"), "--to", "gguf", "--out", str(tmp_path / "out")]) == 2
+    assert main(["export", str(tmp_path / "theirs"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 6
+    assert "a folder of Hugging Face already" in said[-1]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

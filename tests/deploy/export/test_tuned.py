@@ -223,7 +223,7 @@ def test_with_a_head_of_its_own_it_leaves_in_our_class(place, tmp_path, capsys):
     tokens = torch.from_numpy(model.task.held_out(2).tokens)
     torch.testing.assert_close(theirs(tokens).logits, model.predictor().logits(Batch.plain(tokens)), rtol=0, atol=1e-5)
     assert main(["export", str(run), "--to", "gguf", "--out", str(tmp_path / "out.gguf")]) == 2
-    assert "export it --to hf, and convert that folder" in capsys.readouterr().err
+    assert "joint_multi_token predicts by a head of its own" in capsys.readouterr().err
     assert main([*words, "--dry-run"]) == 0
     assert "parameters" in capsys.readouterr().out
 

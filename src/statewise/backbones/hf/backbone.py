@@ -142,7 +142,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
 
     @override
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
-        from statewise.backbones.hf.key_values import Columns
+        from statewise.backbones.hf.key_values import CACHE, Columns
 
         new = tokens.shape[1]
         check_context(cache, new, counts, self.context)
@@ -155,8 +155,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             inputs_embeds=self.embed(tokens),
             attention_mask=masks,
             use_cache=True,
-            past_key_values=Columns(cache),
             position_ids=place.clamp(min=0).expand_as(tokens),
+            **{CACHE: Columns(cache)},
         )
         cache.advance()
         return self._hidden(output)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from statewise.backbones.nn.cache import KeyValueCache
+
+CACHE = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else "past_key_values"
+"""The name of a cache in the arguments and outputs of models; transformers 5.24 renamed it."""
 
 
 class Columns(Cache):  # type: ignore[misc]  # transformers is not checked

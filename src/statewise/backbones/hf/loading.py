@@ -102,8 +102,9 @@ SIZES = (
 LARGEST_SIZE = 2**24
 MOST_PARTS = 10_000
 """Layers of a model, or experts of a layer."""
-CONSTANTS = re.compile(r"\.masked_bias$|rotary_emb\.inv_freq$")
-"""Tensors of old checkpoints that are not weights: newer versions of transformers compute them."""
+CONSTANTS = re.compile(r"\.masked_bias$|rotary_emb\.inv_freq$|^statewise_loss\.")
+"""Tensors that are not weights of the model: those of old checkpoints that newer versions of transformers compute, and
+those of a loss of ours that is kept beside the model."""
 ADAPTER = "it has an adapter (adapter_config.json): merge it with its model first (merge_and_unload of peft)"
 """The message for models that transformers would load frozen, except for the adapter."""
 

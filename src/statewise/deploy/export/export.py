@@ -8,21 +8,22 @@ from typing import Literal, get_args
 
 from statewise.deploy.export import folder_files as files
 from statewise.deploy.export.folder_files import Exported
-from statewise.deploy.export.gguf_file import export_gguf
+from statewise.deploy.export.gguf_file import export_gguf, export_gguf_of
 from statewise.deploy.export.hf_folder import export_folder
 from statewise.model.model import Model
 from statewise.objectives.predictors import CausalPredictor
 from statewise.runtime import overwriting
+from statewise.runtime.json_files import ANYTHING, read_json
 
 Format = Literal["hf", "gguf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def export(
-    model: Model, out: str | Path, to: Format = "hf", *, overwrite: bool = False, command: str | None = None
+    model: Model | Path, out: str | Path, to: Format = "hf", *, overwrite: bool = False, command: str | None = None
 ) -> Exported:
-    """Writes a trained model for other libraries: `hf`, a folder; `gguf`, a file. `command`: how the model card says it
-    was made.
+    """Writes a trained model for other libraries: `hf`, a folder; `gguf`, a file. A path is that of a folder of
+    transformers, which can be written as GGUF. `command`: how the model card says it was made.
 
     Raises `FileExistsError` if something is at `out`, unless `overwrite` says to replace an export; `ValueError` if the
     format cannot hold the model, or if the extra `hf` is needed and missing.
@@ -30,11 +31,22 @@ def export(
     if to not in FORMATS:
         raise ValueError(f"the format must be {' or '.join(FORMATS)}, not {to!r}")
     path = Path(out)
+    if isinstance(model, Path) and to == "hf":
+        raise ValueError(f"{model} is a folder of Hugging Face already: it can be exported --to gguf")
     with claimed(path, to, overwrite) as scratch:
+        if isinstance(model, Path):
+            return export_gguf_of(model, path, scratch)
         _check_decoder(model)
         if to == "gguf":
             return export_gguf(model, path, scratch)
         return export_folder(model, path, scratch, command)
+
+
+def of_transformers(folder: Path) -> bool:
+    """Whether `folder` holds a model of transformers, not a run. Raises `ValueError` for a malformed config.json."""
+    path = folder / files.CONFIG
+    content = read_json(path, ANYTHING) if path.is_file() else None
+    return isinstance(content, dict) and "model_type" in content and "objective" not in content
 
 
 def claimed(out: Path, to: Format, overwrite: bool) -> AbstractContextManager[Path]:

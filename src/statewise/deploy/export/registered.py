@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from statewise.backbones import BACKBONES
+from statewise.backbones.hf.key_values import CACHE
 from statewise.backbones.nn.hooks import HookPoint, See
 from statewise.batch import Batch
 from statewise.config.recipe import Component, Recipe, fill
@@ -96,10 +97,13 @@ class PredictorCache(Cache):  # type: ignore[misc]
     """A cursor of a predictor, as transformers keeps it between steps."""
 
     is_compileable = False
+    is_linear = (False,)
+    """By layer: whether it keeps no keys. Without layers, transformers 5.24 would have the whole text read again."""
 
     def __init__(self, predictor: CausalPredictor, cursor: CausalCursor) -> None:
         super().__init__(layers=[])
         self.predictor, self.cursor = predictor, cursor
+        self.recording = False
         self.real = torch.zeros(len(cursor.cache.lengths), 0, dtype=torch.bool)
         """(B, T): which of the columns read so far were tokens; the others were padding."""
 
@@ -127,6 +131,14 @@ class PredictorCache(Cache):  # type: ignore[misc]
             raise ValueError(f"cannot forget {-tokens_to_remove} columns: {self.get_seq_length()} have been read")
         self.predictor.rewind(self.cursor, self.real[:, left:].sum(1).cpu().numpy())
         self.real = self.real[:, :left]
+        if self.recording:
+            self.predictor.release(self.cursor)
+            self.predictor.hold(self.cursor)
+
+    def activate_past_recording(self) -> None:
+        """From here on, `crop` can return to any place after the last call of it, however little the model stores."""
+        self.recording = True
+        self.predictor.hold(self.cursor)
 
     def add(self, real: Tensor) -> None:
         """Notes further columns that have been read, (B, n)."""
@@ -268,24 +280,26 @@ class StatewiseModel(_Loaded):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        **_: Any,
+        cache: PredictorCache | None = None,
+        **others: Any,
     ) -> Any:
         """The inputs of the vocabulary head, (B, T, D), after each of `input_ids` (B, T), zero where `attention_mask`
-        is, and the hidden states. For these and for errors see `StatewiseForCausalLM.forward`. Without gradients."""
+        is, and the hidden states. For these, the cache and errors see `StatewiseForCausalLM.forward`. Without
+        gradients."""
         outputs = self._read(
             input_ids,
             attention_mask,
-            past_key_values,
+            _only_known(cache, past_key_values, others),
             use_cache=use_cache,
             last_only=False,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
-            position_ids=_.get("position_ids"),
+            position_ids=others.get("position_ids"),
         )
         if return_dict is False:
             return tuple(part for part in (outputs.readout, outputs.cache, outputs.hidden_states) if part is not None)
         return BaseModelOutputWithPast(
-            last_hidden_state=outputs.readout, past_key_values=outputs.cache, hidden_states=outputs.hidden_states
+            last_hidden_state=outputs.readout, hidden_states=outputs.hidden_states, **{CACHE: outputs.cache}
         )
 
 
@@ -313,15 +327,16 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
         output_hidden_states: bool | None = None,
         logits_to_keep: int = 0,
         return_dict: bool | None = None,
-        **_: Any,
+        cache: PredictorCache | None = None,
+        **others: Any,
     ) -> Any:
         """Logits (B, T, V) after each of `input_ids` (B, T); of the last `logits_to_keep` only, if not 0; zero where
         `attention_mask` is. `labels`: the mean loss of the next tokens, -100 is left out. `output_hidden_states`: the
         input of the first layer, the output of each but the last, and what the vocabulary head reads, (B, T, D) each.
-        Without gradients.
+        The cache is `cache`, before transformers 5.24 `past_key_values`. Without gradients.
 
         Raises `ValueError` if a row exceeds the context, for ids that the model does not have, for `labels` while
-        training, and for `output_attentions`.
+        training, for `output_attentions`, and for arguments that it does not have.
         """
         if labels is not None and self.training and torch.is_grad_enabled():
             raise ValueError(
@@ -331,12 +346,12 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
         outputs = self._read(
             input_ids,
             attention_mask,
-            past_key_values,
+            _only_known(cache, past_key_values, others),
             use_cache=use_cache,
             last_only=logits_to_keep == 1,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
-            position_ids=_.get("position_ids"),
+            position_ids=others.get("position_ids"),
         )
         logits, loss = outputs.logits[:, -logits_to_keep:], None
         if labels is not None:
@@ -347,8 +362,22 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
         if return_dict is False:
             return tuple(part for part in (loss, logits, outputs.cache, outputs.hidden_states) if part is not None)
         return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=outputs.cache, hidden_states=outputs.hidden_states
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, **{CACHE: outputs.cache}
         )
+
+
+def _only_known(
+    cache: PredictorCache | None, past_key_values: PredictorCache | None, others: Mapping[str, Any]
+) -> PredictorCache | None:
+    """The cache under either of its names. Raises `ValueError` for both, for a name that this version of transformers
+    does not have, and for other arguments that are not None, but `position_ids`, which are no named argument so that
+    `generate` makes none: ignoring one, such as `inputs_embeds`, would give other results than asked for."""
+    unknown = sorted(name for name, value in others.items() if value is not None and name != "position_ids")
+    if unknown:
+        raise ValueError(f"this model does not have the argument {unknown[0]}: leave it out")
+    if cache is not None and (CACHE != "cache" or past_key_values is not None):
+        raise ValueError(f"give the cache once, by the name that this version of transformers has: {CACHE}")
+    return past_key_values if cache is None else cache
 
 
 def _keeping(parts: list[Tensor]) -> See:
