@@ -5,7 +5,7 @@ With key k_t, value v_t, strength beta_t and decay alpha_t, a head's memory is
     S_t = S_(t-1) alpha_t (I - beta_t k_t k_t^T) + beta_t v_t k_t^T,    o_t = S_t q_t / sqrt(W),
 
 which replaces what is stored at k_t by v_t. The eigenvalue along k_t is 1 - beta_t. If beta_t may exceed 1 it can be
-negative, without which no number of layers can count bits modulo two (Grazzi et al. 2024, arXiv 2411.12537).
+negative, without which no number of layers computes parity in finite precision (Grazzi et al. 2024, arXiv 2411.12537).
 """
 
 from __future__ import annotations
@@ -28,15 +28,7 @@ from statewise.backbones.capabilities import Branch, Branching, Counted
 from statewise.backbones.nn.block import BlockConfig, FeedForward
 from statewise.backbones.nn.cache import SLACK, PlaceStore
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
-from statewise.backbones.nn.layers import (
-    Init,
-    Matrix,
-    RMSNorm,
-    TokenEmbedding,
-    check_init,
-    draw_normal,
-    init_weights,
-)
+from statewise.backbones.nn.layers import Init, Matrix, RMSNorm, TokenEmbedding, check_init, draw_normal, init_weights
 from statewise.data_types import Batch, Hidden
 from statewise.runtime.bounds import bounded
 

@@ -162,9 +162,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         return states
 
     @override
-    def extend(
-        self, tokens: Tensor, cache: KeyValueCache | TokenStore, counts: np.ndarray | None = None
-    ) -> Hidden:
+    def extend(self, tokens: Tensor, cache: KeyValueCache | TokenStore, counts: np.ndarray | None = None) -> Hidden:
         from statewise.backbones.hf.key_values import Columns
 
         new = tokens.shape[1]
