@@ -310,7 +310,7 @@ class DeltaLayer(nn.Module):
         """Outputs (B, H, T, W) after `memory`. Stores what the next token needs of each: the memory after it, and its
         part of `row`, the convolution's inputs from K - 1 tokens before the first."""
         assert reading.cache is not None
-        B, _, T, _ = rule.key.shape
+        T = rule.key.shape[2]
         parts, reach, stored = [], row.shape[1] - T, T - reading.unstored
         if reading.unstored:
             output, memory = by_chunks(rule.part(0, reading.unstored), memory)

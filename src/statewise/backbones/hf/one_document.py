@@ -1,4 +1,4 @@
-"""Models whose layers mix documents that share a row, such as recurrent ones: each document is read in a row of its own.
+"""Models whose layers mix documents that share a row, such as recurrent ones: each document is read in its own row.
 
 Their caches cannot be rewound, and rows cannot have read different numbers of tokens. So the cache keeps token ids, and
 beside them the model's own cache for as long as all rows go on together; after anything else the tokens are read again.
