@@ -172,7 +172,8 @@ def by_kernel(kernel: Any, rule: Rule, segments: Tensor | None, dtype: torch.dty
     B, H, T, W = rule.key.shape
     query, key, value = (each.transpose(1, 2).to(dtype) for each in rule[:3])
     beta, log_alpha = (each.transpose(1, 2) for each in rule[3:])
-    parts, borders = (query, key, value, log_alpha, beta), None
+    parts: tuple[Tensor, ...] = (query, key, value, log_alpha, beta)
+    borders = None
     if segments is not None:  # one row of all documents
         first = F.pad(segments[:, 1:] != segments[:, :-1], (1, 0), value=True).flatten().nonzero()[:, 0]
         borders = F.pad(first, (0, 1), value=B * T)
@@ -293,7 +294,7 @@ class DeltaLayer(nn.Module):
         last = reading.before[self.layer] if reading.cache is not None else None
         if last is None:
             return inputs.new_zeros(B, H, W, W), inputs.new_zeros(B, reach, width)
-        memory, window = last[0, :, 0].to(inputs.dtype).split((H * W * W, reach * width), dim=-1)
+        memory, window = torch.split(last[0, :, 0].to(inputs.dtype), (H * W * W, reach * width), dim=-1)
         return memory.view(B, H, W, W), window.view(B, reach, width)
 
     def _rule(self, mixed: Tensor, write: Tensor, waiting: Tensor | None) -> Rule:

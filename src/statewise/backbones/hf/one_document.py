@@ -59,7 +59,7 @@ class TokenStore(PlaceStore):
         super()._reorder(rows, chosen)
 
     @override
-    def _join(self, other: TokenStore) -> None:  # type: ignore[override]  # a cache of the same model
+    def _join(self, other: TokenStore) -> None:
         self.states = None
         super()._join(other)
 
