@@ -294,7 +294,7 @@ class DeltaLayer(nn.Module):
         last = reading.before[self.layer] if reading.cache is not None else None
         if last is None:
             return inputs.new_zeros(B, H, W, W), inputs.new_zeros(B, reach, width)
-        memory, window = torch.split(last[0, :, 0].to(inputs.dtype), (H * W * W, reach * width), dim=-1)
+        memory, window = torch.split(last[0, :, 0].to(inputs.dtype), [H * W * W, reach * width], dim=-1)
         return memory.view(B, H, W, W), window.view(B, reach, width)
 
     def _rule(self, mixed: Tensor, write: Tensor, waiting: Tensor | None) -> Rule:
