@@ -23,6 +23,7 @@ from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
 from statewise.backbones.belief_slots import BeliefSlots, BeliefSlotsConfig
 from statewise.backbones.capabilities import Branching, Phased
+from statewise.backbones.deltanet import DeltaNet, DeltaNetConfig
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
@@ -80,6 +81,14 @@ def tiny_recurrent(
     return Recurrent(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
 
 
+def tiny_deltanet(
+    *, extra_tokens: int = 0, embedding_of: Backbone | None = None, context: int = CONTEXT, **fields: Any
+) -> DeltaNet:
+    """A two-layer Gated DeltaNet; `fields` are config fields."""
+    config = DeltaNetConfig(**{"width": 16, "heads": 2, "layers": 2, **fields})
+    return DeltaNet(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
+
+
 @functools.cache
 def tiny_folder() -> str:
     """A folder of Hugging Face with a two-layer Starcoder2, which computes in float64 what depends on tokens."""
@@ -133,6 +142,7 @@ def tiny_hf(
 OWN_OBJECTIVES: list[str] = []
 """Objectives of other packages that the contract suite is to try, as `module:Class`."""
 TINY_BACKBONES: dict[str, Callable[..., Backbone]] = {
+    "deltanet": tiny_deltanet,
     "gpt": tiny_gpt,
     "hf": tiny_hf,
     "recurrent": tiny_recurrent,

@@ -18,6 +18,7 @@ from statewise.backbones.hf.loading import HuggingFaceConfig, LoRAConfig
 from statewise.data_types import Batch
 from statewise.model.building import make_objective, make_task
 from statewise.model.recipes import read_recipe
+from statewise.objectives import OBJECTIVES
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 pytest.importorskip("peft", reason="needs the extra hf")
@@ -253,7 +254,6 @@ def test_fewer_tokens_than_the_table_and_more(tmp_path):
 REFUSED = {
     "Gemma2": ({**SIZES, "head_dim": 8}, "caps its logits by a tanh"),
     "Phi": (SIZES, "its vocabulary head has a bias"),
-    "Mamba": ({"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2}, "layers of the kind linear_attention"),
     "Bert": ({name: size for name, size in SIZES.items() if name != "num_key_value_heads"}, "cannot be a backbone"),
 }
 
@@ -266,10 +266,92 @@ def test_families_that_do_not_fit_are_refused_with_the_reason(name, tmp_path):
         HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS, context=CONTEXT)
 
 
-def test_attention_with_biases_by_distance_is_refused(tmp_path):
+LINEAR = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+HYBRIDS = {
+    "OlmoHybrid": {**SIZES, **LINEAR},
+    "Qwen3Next": {**SIZES, **LINEAR, "head_dim": 8, "num_experts": 0, "mlp_only_layers": [0, 1, 2, 3]},
+    "Mamba2": {**SIZES, "num_heads": 4, "head_dim": 8, "state_size": 8, "n_groups": 1},
+    "Mamba": {"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2},
+}
+"""Families whose recurrent layers do not begin anew where a document does."""
+
+
+@pytest.fixture(scope="module", params=HYBRIDS)
+def hybrid(request, tmp_path_factory):
+    folder, model = saved(tmp_path_factory.mktemp(request.param), request.param, HYBRIDS[request.param])
+    backbone = HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS, context=CONTEXT)
+    return model, backbone.eval()
+
+
+@torch.no_grad()
+def test_a_hybrid_reads_each_document_in_a_row_of_its_own(hybrid):
+    model, backbone = hybrid
+    assert any("each document is read in a row of its own" in note for note in backbone.notes(steps=9))
+    tokens = torch.randint(0, ROWS, (2, 16), generator=torch.Generator().manual_seed(1))
+    documents = torch.tensor([[1] * 5 + [2] * 9 + [0] * 2, [3] + [4] * 15])
+    packed = backbone.logits(backbone.encode(Batch.plain(tokens, documents)).readout)
+    for row, first, end in ((0, 0, 5), (0, 5, 14), (1, 0, 1), (1, 1, 16)):
+        same(packed[row, first:end], model(tokens[row : row + 1, first:end], use_cache=False).logits[0])
+
+
+@torch.no_grad()
+def test_a_hybrid_reads_token_by_token_what_it_reads_at_once(hybrid):
+    """By its own cache while all rows go on together, and from the tokens after a rewind, a change of rows, a row that
+    joins, and a pass that some rows do not read."""
+    model, backbone = hybrid
+    tokens = torch.randint(0, ROWS, (2, 16), generator=torch.Generator().manual_seed(1))
+    wanted = model(tokens, use_cache=False).logits
+    cache, lengths = backbone.make_cache(2), []
+    handle = backbone.body.register_forward_pre_hook(
+        lambda module, given, named: lengths.append(named["inputs_embeds"].shape[1]), with_kwargs=True
+    )
+    parts = [backbone.extend(part, cache).readout for part in tokens.split([6, 1, 2, 7], dim=1)]
+    same(backbone.logits(torch.cat(parts, dim=1)), wanted)
+    assert lengths == [6] + [1] * 10
+    cache.rewind(np.array([9, 13]))
+    found = backbone.extend(tokens[:, 3:8].roll(0), cache, np.array([0, 5])).readout
+    same(backbone.logits(found)[1], wanted[1, 3:8])
+    cache.reorder(torch.tensor([1, 0, 0]))
+    found = backbone.extend(tokens[[1, 0, 0], 8:9].where(torch.tensor([[True], [False], [False]]), tokens[0, 7]), cache)
+    same(backbone.logits(found.readout)[:, 0], torch.stack([wanted[1, 8], wanted[0, 7], wanted[0, 7]]))
+    other = backbone.make_cache(1)
+    backbone.extend(tokens[1:, :4], other)
+    cache.join(other)
+    next_tokens = torch.stack([tokens[1, 9], tokens[0, 8], tokens[0, 8], tokens[1, 4]])[:, None]
+    found = backbone.extend(next_tokens, cache).readout
+    same(backbone.logits(found)[:, 0], torch.stack([wanted[1, 9], wanted[0, 8], wanted[0, 8], wanted[1, 4]]))
+    handle.remove()
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("multi_token", "latent_multi_token")])
+def test_every_objective_that_reads_states_trains_a_hybrid_from_packed_rows(name, hybrid):
+    """The loss of packed rows is that of the same documents in rows of their own, and it has gradients everywhere."""
+    _, backbone = hybrid
+
+    def make(*, extra_tokens=0, embedding_of=None, **fields):
+        config = dataclasses.replace(backbone.config, standardised_state=False)
+        return HuggingFace(config, vocabulary=ROWS + extra_tokens, context=CONTEXT, embedding_of=embedding_of)
+
+    objective = tiny_objective(name, make_backbone=make).eval()
+    alone = random_batch()
+    losses = []
+    for batch in (alone, pack(alone)):
+        loss = objective(batch).value()
+        losses.append(loss.item())
+    loss.backward()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    body = next(part for part in objective.modules() if isinstance(part, HuggingFace)).body
+    assert all(one.grad is not None and one.grad.isfinite().all() for one in body.layers.parameters())
+
+
+def test_attention_that_is_not_pytorchs_is_refused(tmp_path):
     folder, _ = saved(tmp_path / "bloom", "Bloom", {"vocab_size": ROWS, "hidden_size": 16, "n_layer": 2, "n_head": 2})
-    with pytest.raises(ValueError, match=r"cannot be a backbone|cannot be loaded"):
-        HuggingFace(HuggingFaceConfig(model=folder, attention="eager"), vocabulary=ROWS, context=CONTEXT)
     for fields in ({}, {"from_scratch": True}):
         with pytest.raises(ValueError, match=r"\(bloom\) cannot be a backbone: its attention is not .* families"):
             HuggingFace(HuggingFaceConfig(model=folder, **fields), vocabulary=ROWS, context=CONTEXT)
@@ -287,8 +369,9 @@ def test_what_is_compared_are_logits_masks_and_steps(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         kind = transformers.models.llama.modeling_llama.LlamaModel
         patch.setattr(kind, "forward", unmasked(kind.forward))
-        with pytest.raises(ValueError, match="documents that share a row see each other"):
-            HuggingFace(**made)
+        leaking = HuggingFace(**made)
+        assert leaking.apart
+        assert any("each document is read in a row of its own" in note for note in leaking.notes(steps=9))
     with monkeypatch.context() as patch:
         patch.setattr(HuggingFace, "extend", lambda self, tokens, cache, counts=None: forgetful(self, tokens, cache))
         with pytest.raises(ValueError, match="reading step by step gives other numbers"):

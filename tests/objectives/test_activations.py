@@ -147,7 +147,47 @@ def hf_by_hand(model, tokens, changes=None):
     return found
 
 
+def deltanet_by_hand(model, tokens, changes=None):
+    """Token by token and head by head, from S_t = S_(t-1) alpha_t (I - beta_t k_t k_t^T) + beta_t v_t k_t^T."""
+    found = {}
+
+    def point(name, x):
+        found[name] = (changes or {}).get(name, lambda x: x)(x)
+        return found[name]
+
+    x, config = point("hook_embed", model.embed(tokens)), model.config
+    H, W = config.heads, config.width // config.heads
+    for layer, block in enumerate(model.blocks):
+        name, mixer = f"blocks.{layer}.", block.attention
+        x = point(name + "hook_resid_pre", x)
+        read = block.attention_norm(x)
+        inputs, gate = mixer.in_proj(read).split((3 * config.width, config.width), dim=-1)
+        beta = 2 * mixer.write_proj(read).sigmoid()
+        alpha = (-mixer.log_rate.exp() * F.softplus(mixer.decay_proj(read) + mixer.step)).exp()
+        seen = torch.zeros(*tokens.shape, H, W)
+        for row in range(len(tokens)):
+            S = torch.zeros(H, W, W)
+            for t in range(tokens.shape[1]):
+                recent = inputs[row, max(0, t - 3) : t + 1]
+                mixed = F.silu((recent * mixer.convolution.weight[4 - len(recent) :]).sum(0))
+                for head, (q, k, v) in enumerate(zip(*mixed.view(3, H, W))):
+                    q, k = (each / (each.square().sum() + 1e-6).sqrt() for each in (q, k))
+                    strength, kept = beta[row, t, head], alpha[row, t, head]
+                    S[head] = S[head] @ (kept * (torch.eye(W) - strength * torch.outer(k, k)))
+                    S[head] += strength * torch.outer(v, k)
+                    seen[row, t, head] = S[head] @ q / W**0.5
+        seen = mixer.norm(seen) * F.silu(gate).view_as(seen)
+        seen = point(name + "attn.hook_z", seen).flatten(2)
+        x = point(name + "hook_resid_mid", x + point(name + "hook_attn_out", mixer.out_proj(seen)))
+        gate, inner = F.linear(block.mlp_norm(x), block.mlp.in_proj.weight).chunk(2, dim=-1)
+        inner = point(name + "mlp.hook_post", F.silu(gate) * inner)
+        x = point(name + "hook_resid_post", x + point(name + "hook_mlp_out", block.mlp.out_proj(inner)))
+    point("ln_final.hook_out", model.norm(x))
+    return {name: each.detach() for name, each in found.items()}
+
+
 BY_HAND = {
+    "deltanet": deltanet_by_hand,
     "hf": hf_by_hand,
     "recurrent": recurrent_by_hand,
     "gpt": gpt_by_hand,

@@ -248,6 +248,7 @@ def test_every_backbone_optimiser_and_precision_is_the_same_sharded(tmp_path):
     cases = {
         "two streams": (["--objective=belief_state", "--backbone=two_stream", *GPT, "--backbone.window=2"], 1e-5),
         "recurrent": (["--objective=belief_state", "--backbone=recurrent"], 1e-5),
+        "deltanet": (["--backbone=deltanet", *GPT], 1e-5),
         "slots": (["--backbone=belief_slots", *GPT, "--backbone.chunk=4", "--backbone.slots=2"], 1e-5),
         # PyTorch's Muon, to which sharded matrices are left, rounds to bfloat16 before it makes them orthogonal.
         "muon": (["--objective=next_latent", *GPT, "--trainer.optimizer=muon"], 2e-3),

@@ -24,6 +24,10 @@ BACKBONES: Table[Backbone] = Table(
             "statewise.backbones.belief_slots:BeliefSlots",
             "a GPT over chunks, with a small state that is carried from each to the next",
         ),
+        "deltanet": (
+            "statewise.backbones.deltanet:DeltaNet",
+            "Gated DeltaNet: a matrix per head is its memory, written by the delta rule",
+        ),
         "gpt": ("statewise.backbones.gpt:GPT", "the plain decoder-only transformer"),
         "hf": (
             "statewise.backbones.hf.backbone:HuggingFace",

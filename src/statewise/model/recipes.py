@@ -25,9 +25,10 @@ _ON_THE_READOUT = "the objectives next_token, next_latent, token_order, future_s
 _BRANCHES = "the objectives multi_token and latent_multi_token"
 MODELS = {
     "CausalPredictor": "the objectives next_token, belief_state, joint_multi_token, teacherless, next_latent, "
-    f"token_order, future_summary and semantic_tube, or {_BRANCHES} on gpt or recurrent",
-    "Drafter": f"the objectives joint_multi_token and next_latent, or {_BRANCHES} on gpt or recurrent",
-    "FutureReader": "the objective belief_state, or the objective next_latent on belief_slots, gpt or recurrent",
+    f"token_order, future_summary and semantic_tube, or {_BRANCHES} on deltanet, gpt or recurrent",
+    "Drafter": f"the objectives joint_multi_token and next_latent, or {_BRANCHES} on deltanet, gpt or recurrent",
+    "FutureReader": "the objective belief_state, or the objective next_latent on belief_slots, deltanet, gpt or "
+    "recurrent",
     "StateDynamics": "the objective next_latent",
     "Traceable": f"{_ON_THE_READOUT} on gpt or two_stream, or {_BRANCHES} on gpt",
     "Fetcher": f"{_ON_THE_READOUT} on two_stream",

@@ -145,6 +145,8 @@ def deviation(name, parameter, objective, backbone_init, own):
     inputs, backbone = parameter.shape[1], backbone_of(objective)
     if name.endswith(".initial"):  # of slots: a state, no matrix
         return 0.02
+    if name.endswith("convolution.weight"):  # (tokens, features), by every rule
+        return parameter.shape[0] ** -0.5
     of_backbone = name.startswith(("backbone.", "branches.", "prefix_encoder.", "suffix_encoder.", "reverse."))
     rule = backbone_init if of_backbone or own is None else own
     if isinstance(rule, float):
@@ -240,7 +242,7 @@ def test_rules_are_those_that_mean_something():
 
 
 @pytest.mark.parametrize("written", [".02", "0.02", "2e-2"])
-@pytest.mark.parametrize("name", ["gpt", "two_stream", "belief_slots", "recurrent"])
+@pytest.mark.parametrize("name", ["gpt", "two_stream", "belief_slots", "deltanet", "recurrent"])
 def test_a_recipe_and_a_flag_hold_names_and_numbers(name, written):
     text = f"task: path_star\nbackbone: {{name: {name}, init: {written}}}\nobjective: next_latent\n"
     recipe = read_recipe(text)
@@ -283,7 +285,7 @@ def test_weights_without_memory_are_made_without_the_compiler():
 import sys, torch
 from statewise.model.building import make_objective, make_task
 from statewise.model.recipes import read_recipe
-for backbone in ("gpt", "recurrent"):
+for backbone in ("gpt", "deltanet", "recurrent"):
     recipe = read_recipe(f"{{task: path_star, backbone: {backbone}, objective: next_latent}}")
     with torch.device("meta"):
         made = make_objective(recipe, make_task(recipe))

@@ -4,7 +4,16 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from doubles import VOCABULARY, spread_weights, tiny_belief_slots, tiny_gpt, tiny_hf, tiny_recurrent, tiny_two_stream
+from doubles import (
+    VOCABULARY,
+    spread_weights,
+    tiny_belief_slots,
+    tiny_deltanet,
+    tiny_gpt,
+    tiny_hf,
+    tiny_recurrent,
+    tiny_two_stream,
+)
 from hypothesis import Phase, given, settings
 
 from statewise.backbones import BACKBONES as TABLE
@@ -28,6 +37,7 @@ BACKBONES = {
     "recurrent": lambda: tiny_recurrent(context=LENGTH),
     "recurrent lstm": lambda: tiny_recurrent(context=LENGTH, cell="lstm"),
     "belief_slots": lambda: tiny_belief_slots(context=LENGTH),
+    "deltanet": lambda: tiny_deltanet(context=LENGTH),
 }
 
 

@@ -34,6 +34,7 @@ SHAPES = {
     "two_stream": {"window": 3},
     "belief_slots": {"chunk": 4, "slots": 2},
     "recurrent": {},
+    "deltanet": {},
 }
 PAIRS = [
     *((objective, backbone) for backbone in SHAPES for objective in ("belief_state", "joint_multi_token")),
@@ -44,6 +45,7 @@ PAIRS = [
     ("next_latent", "belief_slots"),
     ("future_summary", "recurrent"),
     ("multi_token", "recurrent"),
+    ("next_token", "deltanet"),
 ]
 """Objectives that read by a head of their own, on each backbone; the others, which read by the backbone's, on one."""
 

@@ -19,6 +19,7 @@ from statewise.backbones.capabilities import Counted, Noted, Pretrained
 from statewise.backbones.hf import loading
 from statewise.backbones.hf.comparison import compare
 from statewise.backbones.hf.loading import HuggingFaceConfig
+from statewise.backbones.hf.one_document import TokenStore, extended, read_apart
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint
 from statewise.backbones.nn.masks import as_bias, causal_within_documents, keys_in_reach, positions_within_documents
@@ -50,10 +51,6 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         self._lender = (embedding_of,)  # in a tuple: not a submodule of this one
         model_config, self._described = loading.read_config(config)
         self.commit = loading.commit(config)
-        try:
-            loading.sliding_windows(model_config)
-        except ValueError as error:
-            raise ValueError(f"{config.model} ({model_config.model_type}) cannot be a backbone: {error}") from None
         fresh = config.from_scratch or (embedding_of is not None and config.backward_from == "fresh")
         if config.from_scratch:
             model_config.vocab_size = vocabulary
@@ -85,6 +82,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             getattr(causal, name, causal.gradient_checkpointing_enable)({"use_reentrant": False})
         self._whole = (causal,)
         self.body: nn.Module = body
+        self.apart = loading.has_other_layers(model_config)
+        """Whether each document is read in a row of its own, by the model's own masks."""
         self.rows = int(causal.get_input_embeddings().num_embeddings)
         """Token ids that the model itself has."""
         self.head: nn.Parameter | None = None
@@ -101,9 +100,24 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         self.register_load_state_dict_pre_hook(_keep_frozen)  # type: ignore[no-untyped-call]
         if on_meta():
             return
-        compare(self, causal, config.model, self.rows, head=embedding_of is None)
+        self._try(causal, head=embedding_of is None)
         if config.standardised_state:
             self.mean, self.deviation = moments(self, min(vocabulary, self.rows))
+
+    def _try(self, causal: Any, *, head: bool) -> None:
+        """Raises `ValueError` unless the model is a backbone, as `compare` says, if need be with documents apart."""
+        try:
+            compare(self, causal, self.config.model, self.rows, head=head)
+        except ValueError:
+            if self.apart:
+                raise
+            self.apart = True
+            try:
+                compare(self, causal, self.config.model, self.rows, head=head)
+            except ValueError:
+                self.apart = False
+            if not self.apart:
+                raise
 
     @property
     def lender(self) -> HuggingFace | None:
@@ -128,8 +142,10 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
     @override
     def encode(self, batch: Batch) -> Hidden:
         self.check_length(batch)
+        if self.apart:
+            return self._hidden(read_apart(self._read_whole, batch.tokens, batch.documents))
         if batch.documents is None:
-            return self._hidden(self.body(inputs_embeds=self.embed(batch.tokens), use_cache=False))
+            return self._hidden(self._read_whole(batch.tokens))
         column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         masks = self._masks(causal_within_documents(batch.documents), column[:, None] - column)
         output = self.body(
@@ -138,14 +154,21 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             use_cache=False,
             position_ids=positions_within_documents(batch.documents),
         )
-        return self._hidden(output)
+        return self._hidden(output.last_hidden_state)
+
+    def _read_whole(self, tokens: Tensor) -> Tensor:
+        """(N, t) -> the last hidden states (N, t, D) of rows that are a document each."""
+        states: Tensor = self.body(inputs_embeds=self.embed(tokens), use_cache=False).last_hidden_state
+        return states
 
     @override
-    def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
+    def extend(self, tokens: Tensor, cache: KeyValueCache | TokenStore, counts: np.ndarray | None = None) -> Hidden:
         from statewise.backbones.hf.key_values import CACHE, Columns
 
         new = tokens.shape[1]
         check_context(cache, new, counts, self.context)
+        if isinstance(cache, TokenStore):
+            return self._hidden(extended(self.body, self.embed, tokens, cache, counts))
         cache.begin(new, counts)
         keys = cache.key_places(tokens.device)
         keys = keys[None] if keys.dim() == 1 else keys
@@ -159,7 +182,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             **{CACHE: Columns(cache)},
         )
         cache.advance()
-        return self._hidden(output)
+        return self._hidden(output.last_hidden_state)
 
     def _masks(self, allowed: Tensor, distance: Tensor) -> Any:
         """What the model takes as `attention_mask`: for each kind of layer, which of the `allowed` keys, (B or 1, 1,
@@ -170,8 +193,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             masks[kind] = mask if self.config.attention == "sdpa" else as_bias(mask, self.mean.dtype)
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
-    def _hidden(self, output: Any) -> Hidden:
-        readout = output.last_hidden_state
+    def _hidden(self, readout: Tensor) -> Hidden:
         if not self.config.standardised_state:
             return Hidden(readout, readout)
         return Hidden((readout - self.mean) / self.deviation, readout)
@@ -208,18 +230,22 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         scaled = readout if self.head_factor == 1 else readout * self.head_factor
         return F.linear(scaled, weight.detach() if frozen else weight)
 
-    def make_cache(self, rows: int) -> KeyValueCache:
+    def make_cache(self, rows: int) -> KeyValueCache | TokenStore:
         """An empty cache of all layers. Layers with a window keep all keys, too, and mask them."""
+        if self.apart:
+            return TokenStore(rows, self.context)
         return KeyValueCache(rows, self.layers, most=self.context)
 
     def flops(self, length: int) -> float:
-        """See `Counted.flops`. Matrices of all layers; keys within reach of each query."""
+        """See `Counted.flops`. Matrices of all layers; keys within reach of each query. What other layers than
+        attention do with their states is not counted."""
         config = self._whole[0].config
-        heads = config.num_attention_heads
-        width = heads * (getattr(config, "head_dim", None) or self.width // heads)
-        kinds = getattr(config, "layer_types", None) or [""] * self.layers
         windows = loading.sliding_windows(config)
-        pairs = sum(_pairs(length, windows[kind]) for kind in kinds)
+        kinds = [kind for kind in getattr(config, "layer_types", None) or [""] * self.layers if kind in windows]
+        pairs, width = sum(_pairs(length, windows[kind]) for kind in kinds), 0
+        if kinds:
+            heads = config.num_attention_heads
+            width = heads * (getattr(config, "head_dim", None) or self.width // heads)
         return 2.0 * (length * self.linear_weights + pairs * 2 * width)
 
     def hook_points(self) -> dict[str, HookPoint]:
@@ -241,6 +267,11 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         said += f", commit {self.commit[:12]}" if self.commit else ""
         total = sum(each.numel() for each in every)
         notes = [f"{said}, {trained:,} of {total:,} parameters are trained"]
+        if self.apart:
+            notes.append(
+                "its layers would mix documents that share a row, so each document is read in a row of its own, padded "
+                "to the longest: shorter documents, or rows without packing, train faster"
+            )
         rates = {getattr(config, name, 0) or 0 for name in loading.DROPOUTS}
         if max(rates) > 0:
             notes.append(f"the model's own dropout of up to {max(rates):g} is active in training")
@@ -340,7 +371,7 @@ class Tokens(nn.Module):
         return torch.where((tokens >= rows)[..., None], added, table(tokens.clamp(max=rows - 1)))
 
 
-FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
+FINAL_NORMS = ("norm", "norm_f", "ln_f", "final_layer_norm", "final_layernorm")
 """What families call the norm after the last layer."""
 
 

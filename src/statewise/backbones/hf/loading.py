@@ -170,7 +170,9 @@ def load(config: HuggingFaceConfig, model_config: Any, *, fresh: bool) -> Any:
     weights are missing, incomplete or damaged."""
     transformers = needed("transformers", USERS)
     name, folder = config.model, Path(config.model)
-    options = {"dtype": torch.get_default_dtype(), "attn_implementation": config.attention, **NO_CODE}
+    options = {"dtype": torch.get_default_dtype(), **NO_CODE}
+    if sliding_windows(model_config):  # others, such as Mamba, have no attention, and refuse to be asked for one
+        options["attn_implementation"] = config.attention
     with quiet():
         if fresh:
             try:
@@ -261,20 +263,22 @@ def tokenizer_symbols(config: HuggingFaceConfig) -> dict[int, str] | None:
     return {number: symbol for symbol, number in tokenizer.get_vocab(with_added_tokens=True).items()}
 
 
+ATTENTION = {"full_attention", "sliding_attention"}
+"""The kinds of layers of which masks say what they read."""
+
+
+def has_other_layers(model_config: Any) -> bool:
+    """Whether a model has layers, such as recurrent ones, that are not attention over all tokens or a window."""
+    return not set(getattr(model_config, "layer_types", None) or ()) <= ATTENTION
+
+
 def sliding_windows(model_config: Any) -> dict[str, int | None]:
-    """The window of each kind of attention layer, by the name that a model's masks have for it; None: no limit. Raises
-    `ValueError` for kinds that are not attention over all tokens or a window."""
+    """The window of each kind of attention layer, by the name that a model's masks have for it; None: no limit."""
     kinds = set(getattr(model_config, "layer_types", None) or ())
     window = getattr(model_config, "sliding_window", None)
     if not kinds:
         return {"": window}
-    strange = sorted(kinds - {"full_attention", "sliding_attention"})
-    if strange:
-        raise ValueError(
-            f"layers of the kind {strange[0]} are not supported, only full and sliding attention; families that can "
-            "are in docs/fine-tuning.md"
-        )
-    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds & ATTENTION)}
 
 
 def longest_with_one_rotation(model_config: Any) -> int | None:
