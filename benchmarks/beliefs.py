@@ -20,9 +20,9 @@ from statewise.data_types import Batch
 from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
-from statewise.tasks.hmm.beliefs import levels
-from statewise.tasks.hmm.sources import process
-from statewise.tasks.hmm.task import Hmm, HmmConfig
+from statewise.beliefs.reachable import levels
+from statewise.beliefs.sources import process
+from statewise.tasks.hmm import Hmm, HmmConfig
 
 BATCH = 64
 

@@ -585,7 +585,7 @@ def test_models_and_tasks_that_have_none_are_told_which_do(tmp_path, capsys):
     capsys.readouterr()
     for name in ("belief-geometry", "belief-dynamics"):
         assert main(["analyze", str(graphs), name]) == 2
-        assert "beliefs are known exactly: such a task is hmm" in capsys.readouterr().err
+        assert "beliefs are known exactly: such tasks are hmm and pomdp" in capsys.readouterr().err
 
 
 def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):

@@ -99,7 +99,8 @@ class BeliefGeometry(Analysis):
         row, longest = world.row_length, config.longest or max(1, world.row_length // 2)
         if longest > row:
             raise ValueError(f"longest must be at most {row:,}, the tokens of a training sequence, not {longest:,}")
-        prefixes = world.prefixes(config.words, config.seed, longest)
+        read = world.prefixes(config.words, config.seed, longest)
+        prefixes = read.chosen(world.compared(read.columns))
         if config.weighting == "equal" and not prefixes.exact:
             raise ValueError(
                 f"weighting equal counts each prefix once, but there are too many to list with words {config.words:,}: "
@@ -155,9 +156,8 @@ class BeliefGeometry(Analysis):
         metrics |= controls
         compared = {f"untrained_{name}": features for name, features in untrained.items()}
         metrics |= self._constrained({**own, **compared}, known)
-        excess = _excess(subject.snapshot, known, prefixes)
-        predicting = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
-        parts = excess[predicting], prefixes.weights[predicting], prefixes.columns[predicting]
+        asked = read.chosen(world.predicting(read.columns))  # not after the last token of training, for example
+        parts = _excess(subject.snapshot, world, asked), asked.weights, asked.columns
         metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
         by_length = _by_length(maps[STATE](own[STATE]), known, prefixes, world.opening)
         panels = [*self._panels(own, metrics), by_length, _by_position(*parts)]
@@ -462,12 +462,13 @@ def _directions(snapshot: Snapshot, parts: list[Examples]) -> np.ndarray:
 
 
 @torch.no_grad()
-def _excess(snapshot: Snapshot, known: _Known, prefixes: Prefixes) -> np.ndarray:
+def _excess(snapshot: Snapshot, world: Believed, prefixes: Prefixes) -> np.ndarray:
     """(m,): the divergence of the model's next-token distribution from the true one, in nats."""
-    excess = np.empty(len(known.weights))
+    next_tokens = world.next_tokens(prefixes.examples)[prefixes.rows, prefixes.columns]
+    excess = np.empty(len(prefixes.rows))
     for batch, here, line in places_by_block(prefixes.examples, prefixes.rows, 256):
         log_probs = in_float64(snapshot.predictor.logits(batch)).log_softmax(-1).cpu().numpy()
-        true = known.next_tokens[here]
+        true = next_tokens[here]
         own = log_probs[line, prefixes.columns[here]]
         excess[here] = (true * (np.log(np.where(true > 0, true, 1)) - np.where(true > 0, own, 0))).sum(1)
     return excess
@@ -485,6 +486,7 @@ def _by_length(predicted: np.ndarray, known: _Known, prefixes: Prefixes, opening
 
 def _by_position(excess: np.ndarray, weights: np.ndarray, columns: np.ndarray) -> Panel:
     """The excess by number of tokens read."""
-    means = np.bincount(columns, weights=weights * excess) / np.bincount(columns, weights=weights)
-    x = [float(place + 1) for place in range(len(means))]
-    return Panel("tokens read", "excess (nats per token)", [Curve("model", x, means.tolist())])
+    mass = np.bincount(columns, weights=weights)
+    read = np.flatnonzero(mass)
+    means = np.bincount(columns, weights=weights * excess)[read] / mass[read]
+    return Panel("tokens read", "excess (nats per token)", [Curve("model", (read + 1.0).tolist(), means.tolist())])

@@ -1,0 +1,1 @@
+"""Processes whose beliefs are known exactly."""
