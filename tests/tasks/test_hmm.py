@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from statewise.analysis.world_models.prefix_pairs import Compression, CompressionConfig
+from statewise.beliefs import sources
+from statewise.beliefs.process import Process, factor
+from statewise.beliefs.reachable import distinct, finite, levels
+from statewise.beliefs.sources import process
 from statewise.cli import main
 from statewise.data_types import Examples
 from statewise.evaluation.evaluate import teacher_forced
 from statewise.tasks import TASKS
 from statewise.tasks.batches import Stream, collate
-from statewise.beliefs import sources
-from statewise.beliefs.reachable import distinct, finite, levels
-from statewise.beliefs.process import Process, factor
-from statewise.beliefs.sources import process
 
 Hmm = TASKS["hmm"]
 

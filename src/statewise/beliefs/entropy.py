@@ -19,8 +19,8 @@ SAMPLED = 4096
 """Maximum number of drawn sequences for such an estimate."""
 ROWS_AT_ONCE = 2**22
 """Numbers of beliefs computed at a time."""
-FURTHEST, WITHIN = 2000, 1e-9
-"""Maximum number of tokens, and how close two bounds must be, for an entropy rate."""
+FURTHEST, WITHIN, SOME = 2000, 1e-9, 2**14
+"""Of an entropy rate: maximum number of tokens, how close two bounds must be, and maximum number of distinct beliefs."""
 MOST_LISTED = 2**24
 """Numbers of beliefs after which an entropy rate is given with what is then known."""
 MOST_STEPS, STEADY = 100_000, 1e-13
@@ -68,7 +68,7 @@ def entropy_rate(process: Process) -> EntropyRate:
 
     Of a stationary process, the entropy of a token given the t before it falls towards the rate, and given also the
     hidden state before these it rises towards it (Cover and Thomas 2006, theorem 4.5.1). Both are computed for t = 0,
-    1, ... until they meet, or more than `DISTINCT` beliefs are possible; `value` is then the middle. A process that
+    1, ... until they meet, or more than `SOME` beliefs are possible; `value` is then the middle. A process that
     starts elsewhere has the rate of the stationary distribution that it approaches.
     """
     if len(process.factors) > 1 and not process.noise and all(each.variants == 1 for each in process.factors):
@@ -97,7 +97,7 @@ def _entropies(process: Process, begin: tuple[np.ndarray, np.ndarray]) -> Iterat
     """The mean entropy of the next token after 0, 1, ... tokens, as long as the beliefs can be listed."""
     listed = 0
     try:
-        for level in levels(process, FURTHEST, DISTINCT, begin):
+        for level in levels(process, FURTHEST, SOME, begin):
             yield level.entropy
             listed += level.beliefs.size
             if listed > MOST_LISTED:

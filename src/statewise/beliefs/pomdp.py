@@ -1,7 +1,7 @@
-"""Partially observed Markov decision processes (POMDPs), and the exact belief about their state when actions are chosen.
+"""Partially observed Markov decision processes (POMDPs), and the exact belief about their state.
 
-In state s an agent chooses an action a; the state becomes s' with probability T[a, s, s'], and the agent observes o with
-probability O[a, s', o] (Kaelbling, Littman and Cassandra 1998, section 3). After an action the belief b is b T[a]; an
+In state s an agent chooses an action a; the state becomes s' with probability T[a, s, s'], and the agent observes o
+with probability O[a, s', o] (Kaelbling, Littman and Cassandra 1998, section 3). After an action the belief b is b T[a]; an
 observation multiplies it by O[a, :, o] and normalises it.
 
 A sequence alternates actions and observations, a history of that literature: a1 o1 a2 o2 ... One symbol for both would
@@ -50,17 +50,17 @@ class Pomdp:
     observation_names: Sequence[str]
 
     def __post_init__(self) -> None:
-        S, A, O = (len(names) for names in (self.state_names, self.action_names, self.observation_names))
-        if not S or not A or not O:
+        S, A, Z = (len(names) for names in (self.state_names, self.action_names, self.observation_names))
+        if not S or not A or not Z:
             raise ValueError("a POMDP needs at least one state, one action and one observation")
-        if S * (1 + A) > MOST_STATES or (A + O) * (S * (1 + A)) ** 2 > LARGEST:
+        if S * (1 + A) > MOST_STATES or (A + Z) * (S * (1 + A)) ** 2 > LARGEST:
             raise ValueError(
-                f"a POMDP of {S:,} states, {A:,} actions and {O:,} observations is too large: at most {MOST_STATES:,} "
+                f"a POMDP of {S:,} states, {A:,} actions and {Z:,} observations is too large: at most {MOST_STATES:,} "
                 f"states and pairs of an action and a state, and {LARGEST:,} numbers of all matrices, are possible"
             )
         for name, shape in (
             ("transitions", (A, S, S)),
-            ("observations", (A, S, O)),
+            ("observations", (A, S, Z)),
             ("start", (S,)),
             ("rewards", (A, S)),
         ):
@@ -139,7 +139,7 @@ class Pomdp:
         about the world. `explore` is the probability of a random action in its place. Raises `ValueError` for
         probabilities that are not a distribution.
         """
-        A, S, O = len(self.action_names), len(self.state_names), len(self.observation_names)
+        A, S, Z = len(self.action_names), len(self.state_names), len(self.observation_names)
         if policy is not None and not callable(policy):
             shares = np.array(policy, np.float64)
             if shares.shape != (A,) or not (shares >= 0).all() or abs(shares.sum() - 1) > SUMS_TO:
@@ -149,11 +149,11 @@ class Pomdp:
             def policy(beliefs: np.ndarray) -> np.ndarray:
                 return np.tile(fixed, (len(beliefs), 1))
 
-        T = np.zeros((A + O, S * (1 + A), S * (1 + A)))
+        T = np.zeros((A + Z, S * (1 + A), S * (1 + A)))
         for action in range(A):
             led_to = slice(S * (1 + action), S * (2 + action))
             T[action, :S, led_to] = self.transitions[action] / A
-            for seen in range(O):
+            for seen in range(Z):
                 T[A + seen, led_to, :S] = np.diag(self.observations[action, :, seen])
         start = np.concatenate([self.start, np.zeros(A * S)])
         each = Factor(T[None], start, np.ones(S * (1 + A)), self.tokens)
@@ -239,8 +239,8 @@ def tiger() -> Pomdp:
 
 
 def grid() -> Pomdp:
-    """A room of 4 x 3 fields with an obstacle (Parr and Russell 1995; Russell and Norvig, chapter 17): a move goes where
-    it should with probability .8, to either side with .1 each, and stays where a wall is. The agent observes only
+    """A room of 4 x 3 fields with an obstacle (Parr and Russell 1995; Russell and Norvig, chapter 17): a move goes
+    where it should with probability .8, to either side with .1 each, and stays where a wall is. The agent observes only
     whether there are walls to its left and right. Two fields give +1 and -1 and are seen as such; from there it begins
     anew in any other. Moves cost .04; the discount is .95."""
     rows = ["...+", ".#.-", "...."]
@@ -257,14 +257,14 @@ def grid() -> Pomdp:
             for share, (by_row, by_column) in ((0.8, (down, right)), (0.1, (right, down)), (0.1, (-right, -down))):
                 T[action, index, number.get((row + by_row, column + by_column), index)] += share
     seen = ["no-wall", "left-wall", "right-wall", "both-walls", "goal", "trap"]
-    O = np.zeros((S, len(seen)))
+    sees = np.zeros((S, len(seen)))
     for index, (row, column) in enumerate(fields):
         walls = ((row, column - 1) not in number) + 2 * ((row, column + 1) not in number)
-        O[index, {"+": 4, "-": 5}.get(rows[row][column], walls)] = 1
+        sees[index, {"+": 4, "-": 5}.get(rows[row][column], walls)] = 1
     rewards = np.array([{"+": 1.0, "-": -1.0}.get(rows[row][column], -0.04) for row, column in fields])
     start = np.array([0 if index in ends else 1 / (S - len(ends)) for index in range(S)])
     names = [f"row{row + 1}-column{column + 1}" for row, column in fields]
-    return Pomdp(T, np.tile(O, (4, 1, 1)), start, np.tile(rewards, (4, 1)), 0.95, names, list(moves), seen)
+    return Pomdp(T, np.tile(sees, (4, 1, 1)), start, np.tile(rewards, (4, 1)), 0.95, names, list(moves), seen)
 
 
 PROBLEMS: Mapping[str, Callable[[], Pomdp]] = {"tiger": tiger, "grid": grid}

@@ -1,7 +1,7 @@
 """POMDPs from files: Cassandra's .pomdp format (pomdp.org), or JSON. Nothing is unpickled.
 
-Of the .pomdp format everything with numbers is read: `discount`, `values`, `states`, `actions` and `observations` (names
-or a number of them), `start` (probabilities, a state, `uniform`, `include`, `exclude`), and `T`, `O` and `R` by entry,
+Of the .pomdp format everything with numbers is read: `discount`, `values`, `states`, `actions` and `observations`
+(names or a number of them), `start` (probabilities, a state, `uniform`, `include`, `exclude`), and `T`, `O` and `R` by entry,
 row or matrix, with `*`, `uniform` and `identity`. A later entry replaces an earlier one.
 
 JSON: `{"states": [...], "actions": [...], "observations": [...], "T": [[[...]]], "O": [[[...]]], "R": [[...]], "start":
@@ -152,13 +152,15 @@ class _Reader:
             if name not in self.arrays:
                 raise ValueError(f"{self.where}: {name} is missing")
         states = self.names["states"]
-        T, O = self.arrays["T"], self.arrays["O"]
+        T, sees = self.arrays["T"], self.arrays["O"]
         R = self.arrays.get("R")
         # A reward may depend on where an action leads and what is seen there: what counts is its mean.
-        rewards = np.zeros(T.shape[:2]) if R is None else np.einsum("ast,ato,asto->as", T, O, R, optimize=True)
+        rewards = np.zeros(T.shape[:2]) if R is None else np.einsum("ast,ato,asto->as", T, sees, R, optimize=True)
         begin = np.full(len(states), 1 / len(states)) if start is None else start
         try:
-            return Pomdp(T, O, begin, -rewards if costs else rewards, discount, *(self.names[kind] for kind in LISTS))
+            return Pomdp(
+                T, sees, begin, -rewards if costs else rewards, discount, *(self.names[kind] for kind in LISTS)
+            )
         except ValueError as error:
             raise ValueError(f"{self.where}: {error}") from None
 
@@ -185,7 +187,7 @@ class _Reader:
         if self.place >= len(self.words):
             return True
         after_start = self.peek() == "start" and self.peek(1) in ("include", "exclude")
-        return self.peek() in KEYWORDS and self.peek(1) == ":" or after_start
+        return (self.peek() in KEYWORDS and self.peek(1) == ":") or after_start
 
     def keyword(self) -> str:
         word = self.next("a keyword")
@@ -237,7 +239,7 @@ class _Reader:
         if keyword == "start" and len(words) == S and S > 1:
             self.place -= S
             return np.array([self.number() for _ in range(S)])
-        if not words or keyword == "start" and len(words) > 1:
+        if not words or (keyword == "start" and len(words) > 1):
             self.fail(f"{keyword} must be {S} probabilities, uniform, or a state")
         named = np.zeros(S)
         for word in words:

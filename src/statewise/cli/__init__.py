@@ -31,6 +31,8 @@ COMMANDS = {
     "generate": "complete a prompt",
     "analyze": "analyse the states of a run",
     "embed": "write the belief vectors of sequences as a NumPy file",
+    "beliefs": "write sequences of a process with their exact beliefs, or describe it",
+    "probe-beliefs": "measure the exact belief of a process in activations of any model",
     "fill": "write new middles for held-out stories",
     "judge": "let a language model compare two files of stories",
     "bench-decode": "measure decoding speed and memory of a run",

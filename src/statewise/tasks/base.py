@@ -505,6 +505,10 @@ class Believed(World):
         """(m,) bool: whether training asks for a prediction after the positions `columns` (m,)."""
         return columns < self.row_length + self.opening - 1
 
+    def longer(self, tokens: int) -> str:
+        """The option of a recipe for sequences of so many tokens of the process."""
+        return f"--task.length {tokens}"
+
     def compared(self, columns: np.ndarray) -> np.ndarray:
         """(m,) bool: whether the belief after the positions `columns` (m,) is one that states are compared with."""
         return np.ones(len(columns), bool)

@@ -329,21 +329,22 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
 
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
         """`exact belief`: the best prediction, from the belief; `no context`: the same distribution for every token."""
-        first = 1  # the first token of a row is never scored
-        targets = examples.tokens[:, first:]
-        scored = np.arange(first, examples.tokens.shape[1]) < examples.lengths[:, None]
-        if examples.scored is not None:
-            scored &= examples.scored[:, first:]
         probabilities = self.next_tokens(examples)[:, :-1]
-        alone = np.broadcast_to(self.process.next_tokens(self.process.start[None])[0], (*targets.shape, self.process.vocabulary))
-        metrics = {}
-        for name, shares in (("exact belief", probabilities), ("no context", alone)):
-            own = np.take_along_axis(shares, targets[..., None], axis=2)[..., 0][scored]
-            right = shares.argmax(2)[scored] == targets[scored]
-            with np.errstate(divide="ignore"):
-                loss = float(-np.log(own).mean())
-            metrics[name] = {"loss": loss, "token_accuracy": float(right.mean())}
-        return metrics
+        alone = self.process.next_tokens(self.process.start[None])[0]
+        alone = np.broadcast_to(alone, (*probabilities.shape[:2], self.process.vocabulary))
+        return self._scores(examples, probabilities, "exact belief") | self._scores(examples, alone, "no context")
+
+    def _scores(self, examples: Examples, shares: np.ndarray, name: str) -> dict[str, dict[str, float]]:
+        """Metrics of a predictor called `name` with the probabilities (n, T - 1, V) of each token but the first."""
+        targets = examples.tokens[:, 1:]  # the first token of a row is never scored
+        scored = np.arange(1, examples.tokens.shape[1]) < examples.lengths[:, None]
+        if examples.scored is not None:
+            scored &= examples.scored[:, 1:]
+        own = np.take_along_axis(shares, targets[..., None], axis=2)[..., 0][scored]
+        right = shares.argmax(2)[scored] == targets[scored]
+        with np.errstate(divide="ignore"):
+            loss = float(-np.log(own).mean())
+        return {name: {"loss": loss, "token_accuracy": float(right.mean())}}
 
     # World and automaton
 
@@ -356,8 +357,8 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         """The finite set of beliefs. Raises `ValueError` if there is none."""
         if self._finite is None:
             raise ValueError(
-                f"{cut(self.what)} has more than {FINITE:,} different beliefs, so no two of its words need lead to the same "
-                "one: choose a process with finitely many, such as rrxor, z1r, even, golden-mean or checksum"
+                f"{cut(self.what)} has more than {FINITE:,} different beliefs, so no two of its words need lead to "
+                "the same one: choose a process with finitely many, such as rrxor, z1r, even, golden-mean or checksum"
             )
         return self._finite
 

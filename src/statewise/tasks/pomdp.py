@@ -116,3 +116,18 @@ class PomdpTask(Hmm):
     def compared(self, columns: np.ndarray) -> np.ndarray:
         compared: np.ndarray = (columns - self.opening) % 2 == 1
         return compared
+
+    @override
+    def longer(self, tokens: int) -> str:
+        return f"--task.steps {-(-tokens // 2)}"
+
+    @override
+    def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
+        """`exact belief`: the best prediction of observations; `last action`: that from the action alone, as if it were
+        the first."""
+        metrics = self._scores(examples, self.next_tokens(examples)[:, :-1], "exact belief")
+        first, _ = self.process.update(
+            np.tile(self.process.start, (self.process.actions, 1)), np.arange(self.process.actions)
+        )
+        after = np.concatenate([self.process.next_tokens(first), np.zeros((len(self.vocab), self.process.vocabulary))])
+        return metrics | self._scores(examples, after[examples.tokens[:, :-1]], "last action")
