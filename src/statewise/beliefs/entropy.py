@@ -20,7 +20,7 @@ SAMPLED = 4096
 ROWS_AT_ONCE = 2**22
 """Numbers of beliefs computed at a time."""
 FURTHEST, WITHIN, SOME = 2000, 1e-9, 2**14
-"""Of an entropy rate: maximum number of tokens, how close two bounds must be, and maximum number of distinct beliefs."""
+"""Of an entropy rate: maximum number of tokens, how close two bounds must be, and maximum number of beliefs."""
 MOST_LISTED = 2**24
 """Numbers of beliefs after which an entropy rate is given with what is then known."""
 MOST_STEPS, STEADY = 100_000, 1e-13

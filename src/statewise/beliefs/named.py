@@ -26,8 +26,9 @@ def named(text: str, noise: float = 0.0) -> Process:
 
     An expression of published processes: `mess3`, `rrxor`, `z1r`, `checksum(n=3, m=2)`, `golden-mean`, `even`, `sns`,
     `leaky-rrxor`, `bloch-walk`, `post-quantum`, `fanizza`; products `A * B`, `A * (B | C)` and mixtures
-    `0.9 A + 0.1 B` (`statewise.beliefs.sources`). A POMDP, `tiger` or `grid`, with random actions. A file: matrices as JSON or NPZ, or
-    a POMDP as JSON or .pomdp. `noise`: the probability that a token is replaced by a random one; not of POMDPs.
+    `0.9 A + 0.1 B` (`statewise.beliefs.sources`). A POMDP, `tiger` or `grid`, with random actions. A file: matrices as
+    JSON or NPZ, or a POMDP as JSON or .pomdp. `noise`: the probability that a token is replaced by a random one; not
+    of POMDPs.
 
     Raises `ValueError`, with the place or the line, for what is not understood, and `OSError` for a file that cannot
     be read.

@@ -1,8 +1,8 @@
 """Partially observed Markov decision processes (POMDPs), and the exact belief about their state.
 
 In state s an agent chooses an action a; the state becomes s' with probability T[a, s, s'], and the agent observes o
-with probability O[a, s', o] (Kaelbling, Littman and Cassandra 1998, section 3). After an action the belief b is b T[a]; an
-observation multiplies it by O[a, :, o] and normalises it.
+with probability O[a, s', o] (Kaelbling, Littman and Cassandra 1998, section 3). After an action the belief b is b T[a];
+an observation multiplies it by O[a, :, o] and normalises it.
 
 A sequence alternates actions and observations, a history of that literature: a1 o1 a2 o2 ... One symbol for both would
 need A x O tokens, could not be scored on its observation alone, and would hide the belief between the two.
@@ -179,6 +179,13 @@ class Acted(Process):
         parts = beliefs.reshape(*beliefs.shape[:-1], 1 + self.actions, len(self.pomdp.start))
         world: np.ndarray = parts.sum(-2)
         return world
+
+    @override
+    def foretold(self, beliefs: np.ndarray) -> np.ndarray:
+        """(..., A Z): the distribution of the next observation after each action, side by side: the next token after
+        an observation is an action, which tells nothing of the world."""
+        shares = np.einsum("...s,ast,atz->...az", self.told(beliefs), self.pomdp.transitions, self.pomdp.observations)
+        return shares.reshape(*shares.shape[:-2], -1)
 
     def chosen(self, beliefs: np.ndarray) -> np.ndarray:
         """(n, A): probabilities of the actions at beliefs (n, S) about the world."""

@@ -1,8 +1,8 @@
 """POMDPs from files: Cassandra's .pomdp format (pomdp.org), or JSON. Nothing is unpickled.
 
 Of the .pomdp format everything with numbers is read: `discount`, `values`, `states`, `actions` and `observations`
-(names or a number of them), `start` (probabilities, a state, `uniform`, `include`, `exclude`), and `T`, `O` and `R` by entry,
-row or matrix, with `*`, `uniform` and `identity`. A later entry replaces an earlier one.
+(names or a number of them), `start` (probabilities, a state, `uniform`, `include`, `exclude`), and `T`, `O` and `R` by
+entry, row or matrix, with `*`, `uniform` and `identity`. A later entry replaces an earlier one.
 
 JSON: `{"states": [...], "actions": [...], "observations": [...], "T": [[[...]]], "O": [[[...]]], "R": [[...]], "start":
 [...], "discount": 0.95}`, with T by action, state and next state, O by action, next state and observation, R by action

@@ -307,6 +307,10 @@ class Process:
         flat = self.marginals(beliefs.reshape(-1, beliefs.shape[-1]))
         return flat.reshape(*beliefs.shape[:-1], flat.shape[-1])
 
+    def foretold(self, beliefs: np.ndarray) -> np.ndarray:
+        """(..., P): what a perfect prediction contains at beliefs (..., S): `next_tokens`."""
+        return self.next_tokens(beliefs)
+
     @property
     def is_hidden_markov(self) -> bool:
         """Whether beliefs are probabilities of hidden states, not a generalised process."""

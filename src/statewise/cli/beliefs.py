@@ -12,7 +12,7 @@ DESCRIPTION = """Draws sequences of a process and writes what is exactly known a
 be trained and measured on them; without --out it prints a table of the process. It does not need PyTorch.
 
   statewise beliefs mess3
-  statewise beliefs "0.9 mess3 + 0.1 rrxor" --num 10000 --length 16 --out data.npz
+  statewise beliefs "0.9 mess3 + 0.1 rrxor" --num 10000 --out data.npz
   statewise beliefs tiger --num 1000 --out tiger.npz
 
 PROCESS: mess3, rrxor, z1r, checksum(n=3, m=2), golden-mean, even, sns, leaky-rrxor, bloch-walk, post-quantum, fanizza,
@@ -34,9 +34,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("process", metavar="PROCESS", help="a process by name or expression, or a file")
     parser.add_argument("--num", type=at_least(1), default=1000, metavar="N", help="sequences (default: 1000)")
     parser.add_argument("--length", type=at_least(1), default=16, metavar="T", help="tokens of each (default: 16)")
-    parser.add_argument(
-        "--noise", type=float, default=0.0, help="probability that a token is a random one (default: 0)"
-    )
+    parser.add_argument("--noise", type=float, default=0.0, help="probability of a random token (default: 0)")
     parser.add_argument("--seed", type=at_least(0), default=1, help="seed of the sequences (default: 1)")
     parser.add_argument("--out", metavar="OUT.npz", help="file to write")
     parser.add_overwrite("replace OUT")

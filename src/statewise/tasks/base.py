@@ -505,6 +505,11 @@ class Believed(World):
         """(m,) bool: whether training asks for a prediction after the positions `columns` (m,)."""
         return columns < self.row_length + self.opening - 1
 
+    def foretold(self, examples: Examples) -> np.ndarray:
+        """(n, T, P) float64: what a perfect prediction contains after each position: `next_tokens`, unless the next
+        token does not depend on the belief."""
+        return self.next_tokens(examples)
+
     def longer(self, tokens: int) -> str:
         """The option of a recipe for sequences of so many tokens of the process."""
         return f"--task.length {tokens}"

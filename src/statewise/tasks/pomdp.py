@@ -118,6 +118,11 @@ class PomdpTask(Hmm):
         return compared
 
     @override
+    def foretold(self, examples: Examples) -> np.ndarray:
+        """The distribution of the next observation after each action."""
+        return self.process.foretold(self._walk(examples)[0])
+
+    @override
     def longer(self, tokens: int) -> str:
         return f"--task.steps {-(-tokens // 2)}"
 

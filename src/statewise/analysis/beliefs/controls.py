@@ -32,7 +32,7 @@ class Known:
     beliefs: np.ndarray
     """(m, C) exact beliefs."""
     next_tokens: np.ndarray
-    """(m, V) probabilities of the next token."""
+    """(m, P) probabilities of the next token, or what else a perfect prediction contains (`Believed.foretold`)."""
     weights: np.ndarray
     """(m,) weights of the prefixes, with sum 1."""
     cutoff: float = CUTOFF
@@ -43,7 +43,7 @@ class Known:
         """What is known after prefixes of a task's sequences; `weighting` equal: each prefix counts once."""
         at, weights = (prefixes.rows, prefixes.columns), prefixes.weights
         weights = np.full_like(weights, 1 / len(weights)) if weighting == "equal" else weights
-        return cls(world.beliefs(prefixes.examples)[at], world.next_tokens(prefixes.examples)[at], weights, cutoff)
+        return cls(world.beliefs(prefixes.examples)[at], world.foretold(prefixes.examples)[at], weights, cutoff)
 
     def fit(self, features: np.ndarray) -> Fit:
         """The affine map from features (m, D) to the beliefs."""
