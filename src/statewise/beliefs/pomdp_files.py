@@ -37,7 +37,8 @@ SHAPE: Shape = {
     "discount?": NUMBER,
 }
 """Shape of the JSON file, and of the file that a run keeps."""
-KEYS = [key.removesuffix("?") for key in SHAPE]
+KEYS = ("states", "actions", "observations", "T", "O", "R", "start", "discount")
+"""Keys of that content."""
 MOST_BYTES = 2**26
 MOST_NAMES = 2**16
 """Maximum number of states, actions or observations before anything is computed."""

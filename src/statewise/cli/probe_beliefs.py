@@ -19,7 +19,7 @@ DESCRIPTION = """Fits an affine map from activations of any model to the exact b
 beside its controls: held out, shuffled beliefs, the last tokens, the exact next-token distribution, an untrained model
 if it is given.
 
-  statewise beliefs mess3 --num 5000 --length 20 --out data.npz   # for your model
+  statewise beliefs mess3 --num 5000 --length 20 --out data.npz
   statewise probe-beliefs activations.npz --process mess3
 
 FILE.npz (nothing is unpickled): tokens (n, T), and activations (n, T, D), after each token; (n, T + 1, D), if those

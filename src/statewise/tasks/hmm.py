@@ -60,33 +60,17 @@ class HmmConfig:
         bounded(self, "data_seed", prefix="task.", at_least=0)
 
 
-class Hmm(SpacedText, Believed, Automaton, HasBaselines):
-    """The text of a sequence is its token names, separated by spaces.
+class ProcessTask(SpacedText, Believed, Automaton, HasBaselines):
+    """Sequences of a process. The text of a sequence is its token names, separated by spaces.
 
     As an automaton its states are pairs of a belief and the number of tokens read, if the beliefs are finitely many.
     """
 
-    Config = HmmConfig
     view = "belief"
-    config: HmmConfig
     decoded = False
     drawn_at_once = 1024
     disjoint = False
-
-    def __init__(self, config: HmmConfig, kept: Kept | None = None) -> None:
-        self.config = config
-        self._content = None
-        if config.path is None:
-            if config.process.endswith((".json", ".npz", ".npy")):
-                raise ValueError(f"task.process {short(config.process)} is the name of a file: give it as task.path")
-            self.process = process(config.process, config.noise)
-        elif kept is not None:
-            self._content = kept_json(kept, "process.json", SHAPE)
-            self.process = Process([as_factor(self._content, "task/process.json of this run")], config.noise)
-        else:
-            self._content = read_matrices(Path(config.path))
-            self.process = Process([as_factor(self._content, config.path)], config.noise)
-        self._prepare(config.path or config.process, config.length, config.bos)
+    process: Process
 
     def _prepare(self, what: str, length: int, bos: bool) -> None:
         """Sets what follows from the process, which is named `what`: rows have `length` of its tokens."""
@@ -102,10 +86,6 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         self._held_out: Examples | None = None
         if self.process.vocabulary < 2:
             raise ValueError(f"{what}: the process has only one token: there is nothing to predict")
-
-    def files(self) -> dict[str, bytes]:
-        """The matrices, if they are the user's own."""
-        return {} if self._content is None else {"process.json": as_json(self._content)}
 
     def summary(self) -> list[str]:
         """A summary of the process."""
@@ -453,3 +433,29 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         kept = slice(min(n, len(firsts)))
         first, second = (Examples.of(side[kept], [0] * len(side[kept])) for side in (firsts, seconds))
         return Pairs(first, second, n)
+
+
+class Hmm(ProcessTask):
+    """Sequences of a hidden Markov process."""
+
+    Config = HmmConfig
+    config: HmmConfig
+
+    def __init__(self, config: HmmConfig, kept: Kept | None = None) -> None:
+        self.config = config
+        self._content = None
+        if config.path is None:
+            if config.process.endswith((".json", ".npz", ".npy")):
+                raise ValueError(f"task.process {short(config.process)} is the name of a file: give it as task.path")
+            self.process = process(config.process, config.noise)
+        elif kept is not None:
+            self._content = kept_json(kept, "process.json", SHAPE)
+            self.process = Process([as_factor(self._content, "task/process.json of this run")], config.noise)
+        else:
+            self._content = read_matrices(Path(config.path))
+            self.process = Process([as_factor(self._content, config.path)], config.noise)
+        self._prepare(config.path or config.process, config.length, config.bos)
+
+    def files(self) -> dict[str, bytes]:
+        """The matrices, if they are the user's own."""
+        return {} if self._content is None else {"process.json": as_json(self._content)}

@@ -19,7 +19,7 @@ from statewise.data_types import Examples
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import short
 from statewise.tasks.base import Kept, kept_json
-from statewise.tasks.hmm import Hmm
+from statewise.tasks.hmm import ProcessTask
 
 FILE = "problem.json"
 
@@ -53,12 +53,12 @@ class PomdpConfig:
         bounded(self, "data_seed", prefix="task.", at_least=0)
 
 
-class PomdpTask(Hmm):
+class PomdpTask(ProcessTask):
     """The text of a sequence is the names of its actions and observations, separated by spaces. Beliefs are about the
     state of the world; states are compared with those after observations."""
 
     Config = PomdpConfig
-    config: PomdpConfig  # type: ignore[assignment]
+    config: PomdpConfig
     process: Acted
 
     def __init__(self, config: PomdpConfig, kept: Kept | None = None) -> None:

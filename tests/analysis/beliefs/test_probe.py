@@ -62,7 +62,7 @@ def test_rows_count_equally_and_several_layers_are_concatenated():
     assert found.metrics["r2_concat"] == pytest.approx(1)
     assert max(found.metrics["r2"], found.metrics["r2_one"]) < 0.9
     assert found.metrics["r2_untrained"] == pytest.approx(found.metrics["r2_untrained_one"])
-    assert found.metrics["r2_next_token"] == pytest.approx(0.24, abs=0.03)
+    assert 0.15 < found.metrics["r2_next_token"] < 0.35
     assert "the last state of an untrained model explains" in found.verdict
     assert {"r2_history_1", "r2_history_all", "r2_shuffled", "r2_shuffled_concat"} <= set(found.metrics)
     alone = statewise.probe_beliefs(second, tokens, RRXOR)
@@ -119,7 +119,7 @@ HOLED[3, 2, 1] = np.nan
     ("change", "message"),
     [
         ({"activations": HOLED}, "row 3, position 2, column 1 is not a finite number"),
-        ({"activations": np.zeros((40, 5, 2))}, "must be (n, T, D), (n, T + 1, D) or (n, D) for tokens of shape (40, 6)"),
+        ({"activations": np.zeros((40, 5, 2))}, "must be (n, T, D), (n, T + 1, D) or (n, D) for tokens of shape"),
         ({"activations": np.zeros((41, 6, 2))}, "not (41, 6, 2)"),
         ({"activations": np.zeros((40, 6, 0))}, "not (40, 6, 0)"),
         ({"activations": np.zeros(40)}, "not (40,)"),
@@ -134,7 +134,7 @@ HOLED[3, 2, 1] = np.nan
         ({"tokens": np.ones_like(TOKENS)}, "has probability 0 after those before it"),
         ({"untrained": np.zeros((40, 2))}, "untrained must have the same names and positions"),
         ({"activations.7": np.zeros((40, 2))}, "must have the same positions"),
-        ({"activations.state": np.zeros((40, 6, 2)), "activations.z": np.zeros((40, 6, 2)), "activations": None}, "none before"),
+        ({"activations.concat": GOOD["activations"]}, "none before the last that is named state or concat"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_a_sentence(change, message, tmp_path, capsys):

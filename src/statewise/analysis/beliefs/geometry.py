@@ -99,7 +99,8 @@ class BeliefGeometry(Analysis):
         sum over tokens can know (`Believed.constrained_beliefs`);
         `distances_r2` and `next_token_distances_r2`, squared correlations of distances between predicted beliefs with
         those between true ones, and between next-token distributions; `excess`, the exact divergence from the true
-        prediction, after the prefixes after which training asks for one. Of several factors: see `_factors`."""
+        prediction, after the prefixes after which training asks for one; `r2_between`: of a decision process, the R^2
+        of the belief after actions, before their observations. Of several factors: see `_factors`."""
         world, config = believed(subject.task), self.config
         row, longest = world.row_length, config.longest or max(1, world.row_length // 2)
         if longest > row:
@@ -141,6 +142,11 @@ class BeliefGeometry(Analysis):
         metrics |= self._constrained(
             {**own, **compared}, known, world.constrained_beliefs(prefixes.examples)[prefixes.rows, prefixes.columns]
         )
+        between = ~world.compared(read.columns)
+        if between.any():
+            others = read.chosen(between)
+            states = states_of(subject.snapshot, others.examples, others.rows, others.columns)
+            metrics["r2_between"] = Known.of(world, others, config.weighting, config.cutoff).r2_of(states)
         asked = read.chosen(world.predicting(read.columns))  # not after the last token of training, for example
         parts = _excess(subject.snapshot, world, asked), asked.weights, asked.columns
         metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
