@@ -15,14 +15,14 @@ from timing import Benchmark, parser, ratio
 from torch.optim import AdamW
 
 from statewise.analysis import make_analysis
+from statewise.beliefs.reachable import levels
+from statewise.beliefs.sources import process
 from statewise.config.recipes import recipe_text
 from statewise.data_types import Batch
 from statewise.model.model import Model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.tasks.batches import Stream
-from statewise.tasks.hmm.beliefs import levels
-from statewise.tasks.hmm.sources import process
-from statewise.tasks.hmm.task import Hmm, HmmConfig
+from statewise.tasks.hmm import Hmm, HmmConfig
 
 BATCH = 64
 

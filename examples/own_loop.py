@@ -1,4 +1,4 @@
-"""Next-latent prediction in a plain PyTorch loop: a GRU on sequences whose third bit is the parity of the two before."""
+"""Next-latent prediction in a plain PyTorch loop: a GRU on bits, each third of which is the parity of two."""
 
 import torch
 from statewise.losses import NextLatentLoss

@@ -20,6 +20,7 @@ import yaml
 from doubles import small_stories
 from pages import Shown, blocks, commands, example, guides, page, run_code
 
+from statewise import beliefs
 from statewise.cli import main
 from statewise.model.model import load_model
 from statewise.run import Run
@@ -69,6 +70,7 @@ TINY = [
 FEW = {
     "path-star": ["--task.held_out_graphs=20"],
     "hmm": ["--task.held_out_sequences=20", "--task.length=6"],
+    "pomdp": ["--task.held_out_sequences=20", "--task.steps=3"],
     "countdown": ["--task.held_out_problems=40"],
     "city": ["--task.held_out_rides=10"],
     "recall": ["--task.held_out_sequences=20"],
@@ -293,6 +295,19 @@ def scored(words, said):
     assert re.search(r"accuracy\s+[\d.]+", said), said
 
 
+def drawn(words, said):
+    if "--out" in words:
+        arrays = np.load(option(words, "--out"))
+        assert np.isfinite(arrays["beliefs"]).all()
+    else:
+        assert "entropy rate" in said
+
+
+def probed(words, said):
+    assert re.search(r"^r2_held_out +[\d.]+$", said, re.M)
+    assert said.strip().splitlines()[-1].startswith("The last state explains")
+
+
 MEANS = {
     "train": trained,
     "evaluate": evaluated,
@@ -309,6 +324,8 @@ MEANS = {
     "list": listed,
     "bench-decode": measured,
     "score": scored,
+    "beliefs": drawn,
+    "probe-beliefs": probed,
 }
 """What holds after a command, by its verb: asserts it, from the command's words and output."""
 
@@ -337,6 +354,9 @@ def files(name):
     Path("more.jsonl.gz").write_bytes(gzip.compress(json_lines.encode()))
     questions = [{"context": "Once Ann had a", "choices": ["ball", "cat"], "answer": 0}]
     Path("questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    mess3 = beliefs.named("mess3")
+    tokens = mess3.draw(np.random.default_rng(1), 200, 16)
+    np.savez("activations.npz", tokens=tokens, activations=mess3.posteriors(tokens)[0][:, 1:])
     Path("my.yaml").write_text(blocks("docs/recipes.md", "yaml")[0])
 
 

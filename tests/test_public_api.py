@@ -21,6 +21,7 @@ MODULES = [
     "statewise.backbones",
     "statewise.decoding",
     "statewise.analysis",
+    "statewise.beliefs",
     "statewise.strips",
     "statewise.config.registry",
     "statewise.data_types",

@@ -69,8 +69,8 @@ def test_the_lstm_of_the_flip_flop_language_is_the_published_one():
 
 
 def test_runs_of_known_beliefs_keep_what_shows_their_training():
-    names = [name for name in recipe_names() if name.startswith("hmm-")]
-    assert len(names) == 8
+    names = [name for name in recipe_names() if name.startswith(("hmm-", "pomdp-"))]
+    assert len(names) == 9
     for name in names:
         trainer = read_recipe(recipe_text(name)).trainer
         steps = set().union(*kept_steps(trainer.keep, trainer.steps))

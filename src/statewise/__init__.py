@@ -16,6 +16,8 @@ from statewise.runtime.version import __version__
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings as Findings
+    from statewise.analysis.beliefs.probe import Probed as Probed
+    from statewise.analysis.beliefs.probe import probe_beliefs as probe_beliefs
     from statewise.backbones.leaks.checks import Leaks as Leaks
     from statewise.deploy.export.export import Format
     from statewise.deploy.export.folder_files import Exported as Exported
@@ -36,6 +38,7 @@ __all__ = [
     "Listener",
     "Model",
     "Outcome",
+    "Probed",
     "RunsOutcome",
     "SlurmOptions",
     "Status",
@@ -46,6 +49,7 @@ __all__ = [
     "export",
     "leaks",
     "load",
+    "probe_beliefs",
     "seeds",
     "status",
     "suite",
@@ -60,12 +64,14 @@ _MODULES = {
     "Listener": "experiments.launch",
     "Model": "model.model",
     "Outcome": "training.trainer",
+    "Probed": "analysis.beliefs.probe",
+    "probe_beliefs": "analysis.beliefs.probe",
     "RunsOutcome": "experiments.jobs",
     "SlurmOptions": "experiments.cluster",
     "Status": "experiments.status",
     "SuiteOutcome": "experiments.suite",
 }
-"""The modules of the classes, which are imported on first use: `import statewise` loads no torch."""
+"""The modules of names that are imported on first use: `import statewise` loads no torch."""
 
 if not TYPE_CHECKING:  # type checkers get the names from the imports above
 

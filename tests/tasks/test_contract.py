@@ -62,6 +62,10 @@ FIELDS = {
         {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 100, "encoding": "goal_augmentation"},
         {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 100, "encoding": "fill_in_the_middle"},
     ],
+    "pomdp": [
+        {"steps": 8, "held_out_sequences": 60},
+        {"problem": "grid", "policy": "qmdp", "steps": 6, "bos": False, "held_out_sequences": 60},
+    ],
     "recall": [
         {"held_out_sequences": 60},
         {

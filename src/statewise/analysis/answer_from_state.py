@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.beliefs import states_of
 from statewise.data_types import Completion, Examples
 from statewise.decoding.predictor import FutureReader, require
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
-from statewise.runtime.messages import counted
+from statewise.runtime.messages import counted, percent
 from statewise.runtime.progress import announced
 
 BLOCK = 256

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -223,21 +222,3 @@ class Analysis(ABC):
     @abstractmethod
     def analyze(self, subject: Subject) -> Findings:
         """Runs the analysis. Raises `ValueError` if the task or its examples are not suitable."""
-
-
-def percent(share: float) -> str:
-    """A share as a percentage: `86%`, `99.6%`, `0.4%`; 0% and 100% only if exact."""
-    if math.isnan(share):
-        return "an undefined share"
-    whole = f"{share:.0%}"
-    if (whole == "100%" and share != 1) or (whole in ("0%", "-0%") and share != 0):
-        if 0 < share < 0.0005:
-            return "less than 0.1%"
-        return "more than 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
-    return whole
-
-
-def explained(r2: float) -> str:
-    """The share of a variance that a fit with this R^2 explains; `none` if R^2 is at most 0, where the mean is as
-    good."""
-    return "none" if r2 <= 0 else percent(r2)

@@ -19,13 +19,13 @@ import torch
 from torch.nn import functional as F
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.batch import Batch
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
-from statewise.runtime.messages import short
+from statewise.runtime.messages import percent, short
 from statewise.tasks.base import Task
 from statewise.tasks.batches import blocks, collate, rows_at_once
 

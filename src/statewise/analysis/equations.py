@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.data_types import Completion
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
+from statewise.runtime.messages import percent
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Fetcher, Predictor, require
 from statewise.evaluation.scoring import score_batch
 from statewise.reporting.figures import Curve, Panel, over_steps
 from statewise.runtime.bounds import bounded
+from statewise.runtime.messages import percent
 from statewise.tasks.batches import blocks, collate, rows_at_once
 
 ROWS = 4

@@ -35,6 +35,8 @@ COMMANDS = {
     "analyze": "analyse the states of a run",
     "leaks": "check whether anything but the past changes a state of a causal model",
     "embed": "write the belief vectors of sequences as a NumPy file",
+    "beliefs": "write sequences of a process with their exact beliefs, or describe it",
+    "probe-beliefs": "measure the exact belief of a process in activations of any model",
     "fill": "write new middles for held-out stories",
     "judge": "let a language model compare two files of stories",
     "bench-decode": "measure decoding speed and memory of a run",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import re
 import shlex
@@ -42,6 +43,24 @@ def series(names: Iterable[str], joint: str = "and") -> str:
     """`a, b and c`, of at least one name."""
     *first, last = names
     return f"{', '.join(first)} {joint} {last}" if first else last
+
+
+def percent(share: float) -> str:
+    """A share as a percentage: `86%`, `99.6%`, `0.4%`; 0% and 100% only if exact."""
+    if math.isnan(share):
+        return "an undefined share"
+    whole = f"{share:.0%}"
+    if (whole == "100%" and share != 1) or (whole in ("0%", "-0%") and share != 0):
+        if 0 < share < 0.0005:
+            return "less than 0.1%"
+        return "more than 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
+    return whole
+
+
+def explained(r2: float) -> str:
+    """The share of a variance that a fit with this R^2 explains; `none` if R^2 is at most 0, where the mean is as
+    good."""
+    return "none" if r2 <= 0 else percent(r2)
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:

@@ -25,12 +25,16 @@ TASKS: Table[Task] = Table(
             "track the state of a finite automaton: flip-flop, parity, groups, brackets, your own table",
         ),
         "countdown": ("statewise.tasks.countdown:Countdown", "combine given numbers by + - * / to reach a target"),
-        "hmm": ("statewise.tasks.hmm.task:Hmm", "hidden Markov processes whose beliefs are known exactly"),
+        "hmm": ("statewise.tasks.hmm:Hmm", "hidden Markov processes whose beliefs are known exactly"),
         "manhattan": (
             "statewise.tasks.manhattan.task:Manhattan",
             "taxi rides through a city of one-way streets, on your map or a grid",
         ),
         "path_star": ("statewise.tasks.path_star:PathStar", "find the arm of a star graph that ends at the goal"),
+        "pomdp": (
+            "statewise.tasks.pomdp:PomdpTask",
+            "actions and observations of a decision process whose beliefs are known exactly",
+        ),
         "recall": ("statewise.tasks.recall:Recall", "keys given in the first chunk, queried in a later one"),
         "sequences": (
             "statewise.tasks.own_files.sequences:Sequences",

@@ -454,6 +454,11 @@ class Prefixes(NamedTuple):
     exact: bool
     """Whether these are all possible prefixes with their exact probabilities, not those of drawn sequences."""
 
+    def chosen(self, which: np.ndarray) -> Prefixes:
+        """Those with `which` (m,) bool, with weights that sum to 1 again."""
+        weights = self.weights[which]
+        return Prefixes(self.examples, self.rows[which], self.columns[which], weights / weights.sum(), self.exact)
+
 
 class Believed(World):
     """A world whose true state is a belief: all that past tokens tell about future ones (a mixed state).
@@ -495,6 +500,23 @@ class Believed(World):
         """All possible prefixes up to the longest length for which there are at most `most` sequences; if that is less
         than half of `longest`, the prefixes, about `most`, of drawn sequences of that length. `longest`: tokens of the
         process in the longest prefix; None: the task's length."""
+
+    def predicting(self, columns: np.ndarray) -> np.ndarray:
+        """(m,) bool: whether training asks for a prediction after the positions `columns` (m,)."""
+        return columns < self.row_length + self.opening - 1
+
+    def foretold(self, examples: Examples) -> np.ndarray:
+        """(n, T, P) float64: what a perfect prediction contains after each position: `next_tokens`, unless the next
+        token does not depend on the belief."""
+        return self.next_tokens(examples)
+
+    def longer(self, tokens: int) -> str:
+        """The option of a recipe for sequences of so many tokens of the process."""
+        return f"--task.length {tokens}"
+
+    def compared(self, columns: np.ndarray) -> np.ndarray:
+        """(m,) bool: whether the belief after the positions `columns` (m,) is one that states are compared with."""
+        return np.ones(len(columns), bool)
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:

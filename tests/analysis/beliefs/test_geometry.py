@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from statewise.analysis.beliefs.controls import Known, history
 from statewise.analysis.beliefs.dynamics import BeliefDynamics, BeliefDynamicsConfig
-from statewise.analysis.beliefs.geometry import BeliefGeometry, BeliefGeometryConfig, _Known, history, overlap
+from statewise.analysis.beliefs.geometry import BeliefGeometry, BeliefGeometryConfig, overlap
 from statewise.analysis.beliefs.least_squares import fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import planes
 from statewise.cli import main
@@ -72,7 +73,7 @@ def test_controls_are_those_of_the_fact_sheet(text, length):
     prefixes = world.prefixes(3**8, 1)
     assert prefixes.exact
     assert prefixes.columns.max() == length - 1
-    known = _Known.of(world, prefixes)
+    known = Known.of(world, prefixes)
     for count, expected in zip((1, 2, 3, 4, length), by_history):
         features = history(prefixes, count)
         found = r2(fit(features, known.beliefs, known.weights, 1e-6)(features), known.beliefs, known.weights)
@@ -89,7 +90,7 @@ def test_a_history_of_few_prefixes_is_scored_on_others_or_left_out():
         config = BeliefGeometryConfig(layers=None, longest=40, words=words)
         found[words] = BeliefGeometry(config).analyze(subject(world, Bayesian(world)))
     metrics, prefixes = found[800].metrics, world.prefixes(800, 1)
-    known, features = _Known.of(world, prefixes), history(prefixes, 40)
+    known, features = Known.of(world, prefixes), history(prefixes, 40)
     assert metrics["r2_history_all"] > metrics["r2_history_4"] > metrics["r2_history_all_held_out"]
     folds = np.random.default_rng(1).integers(5, size=len(known.weights))
     expected = held_out_r2(features, known.beliefs, known.weights, 1e-6, folds)
@@ -104,7 +105,7 @@ def test_a_history_of_few_prefixes_is_scored_on_others_or_left_out():
 def test_guessing_the_mean_has_the_error_of_the_fact_sheet():
     for text, expected in (("mess3", 0.160), ("mess3(0.15, 0.6)", 0.044)):
         world = task(text, length=8)
-        known = _Known.of(world, world.prefixes(3**8, 1))
+        known = Known.of(world, world.prefixes(3**8, 1))
         mean = np.broadcast_to(known.weights @ known.beliefs, known.beliefs.shape)
         assert known.errors(mean)["mse"] == pytest.approx(expected, abs=6e-4)
 
@@ -112,7 +113,7 @@ def test_guessing_the_mean_has_the_error_of_the_fact_sheet():
 def test_distances_between_the_beliefs_of_rrxor_are_hardly_those_of_their_predictions():
     states = task("rrxor")._finite
     count = len(states.beliefs)
-    known = _Known(states.beliefs, states.beliefs, states.next_tokens, np.full(count, 1 / count))
+    known = Known(states.beliefs, states.next_tokens, np.full(count, 1 / count))
     found = known.correlations(states.beliefs)
     assert found["distances_r2"] == pytest.approx(1)
     assert found["next_token_distances_r2"] == pytest.approx(0.239, abs=6e-4)
@@ -126,13 +127,12 @@ def test_distances_between_the_beliefs_of_rrxor_are_hardly_those_of_their_predic
 def test_equal_beliefs_with_different_next_tokens_count_by_their_mean():
     rng = np.random.default_rng(0)
     beliefs, next_tokens, weights = rng.random((5, 3)), rng.random((5, 4)), np.full(5, 0.2)
-    twice = _Known(
-        beliefs[[0, 0, 1, 2, 3, 4]],
+    twice = Known(
         beliefs[[0, 0, 1, 2, 3, 4]],
         next_tokens[[0, 0, 1, 2, 3, 4]] + np.array([[0.3], [-0.1], [0], [0], [0], [0]]),
         np.array([0.05, 0.15, 0.2, 0.2, 0.2, 0.2]),
     )
-    once = _Known(beliefs, beliefs, next_tokens, weights).correlations(beliefs)
+    once = Known(beliefs, next_tokens, weights).correlations(beliefs)
     assert twice.correlations(twice.beliefs) == pytest.approx(once)
 
 
@@ -279,7 +279,7 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
 @pytest.mark.parametrize(("text", "expected"), [("post-quantum", 2), ("fanizza", 3), ("bloch-walk", 2), ("even", 1)])
 def test_beliefs_have_one_dimension_less_than_states(text, expected):
     world = task(f"mess3 * {text}", length=4)
-    beliefs = _Known.of(world, world.prefixes(1500, 1)).beliefs
+    beliefs = Known.of(world, world.prefixes(1500, 1)).beliefs
     parts = np.split(beliefs - beliefs.mean(0), [3], axis=1)
     assert [np.linalg.matrix_rank(each, tol=1e-9) for each in parts] == [2, expected]
     found = BeliefGeometry(BeliefGeometryConfig(layers=None, words=300)).analyze(subject(world, Bayesian(world)))
@@ -585,7 +585,7 @@ def test_models_and_tasks_that_have_none_are_told_which_do(tmp_path, capsys):
     capsys.readouterr()
     for name in ("belief-geometry", "belief-dynamics"):
         assert main(["analyze", str(graphs), name]) == 2
-        assert "beliefs are known exactly: such a task is hmm" in capsys.readouterr().err
+        assert "beliefs are known exactly: such tasks are hmm and pomdp" in capsys.readouterr().err
 
 
 def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):

@@ -12,7 +12,7 @@ from statewise.analysis.beliefs.least_squares import PENALTIES, ridge
 from statewise.analysis.world_models.inductive_bias import Pairs, Prefixes
 from statewise.cli import main
 from statewise.data_types import Examples, Hidden
-from statewise.tasks.hmm.task import Hmm, HmmConfig
+from statewise.tasks.hmm import Hmm, HmmConfig
 from statewise.tasks.state_tracking.task import StateTracking, StateTrackingConfig
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject, explained
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.beliefs.beliefs import states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
@@ -27,6 +27,7 @@ from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel, defined_curve
 from statewise.runtime.bounds import bounded
 from statewise.runtime.devices import in_float64
+from statewise.runtime.messages import explained
 from statewise.runtime.progress import announced
 from statewise.tasks.base import Believed, Task, believed
 from statewise.tasks.batches import blocks, collate
@@ -73,7 +74,12 @@ class BeliefDynamics(Analysis):
 
     @override
     def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
-        believed(task)
+        world = believed(task)
+        if not world.predicting(np.arange(world.row_length + world.opening - 1)).all():
+            raise ValueError(
+                "belief-dynamics measures the prediction of every token, and this task asks for some of them only: "
+                "belief-geometry measures what it asks for"
+            )
         require(predictor(), StateDynamics)
 
     def analyze(self, subject: Subject) -> Findings:

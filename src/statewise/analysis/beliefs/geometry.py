@@ -16,10 +16,21 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, explained
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
-from statewise.analysis.beliefs.least_squares import Fit, fit, held_out_r2, r2
-from statewise.analysis.beliefs.pictures import Plane, draw_on, equal_beliefs, planes
+from statewise.analysis.beliefs.controls import (
+    FOLDS,
+    STATE,
+    Known,
+    by_length,
+    controls,
+    crowded,
+    label,
+    measured,
+    verdict,
+)
+from statewise.analysis.beliefs.least_squares import fit, r2
+from statewise.analysis.beliefs.pictures import Plane, draw_on, planes
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Drawing, Panel, defined_curve, over_steps
@@ -28,20 +39,14 @@ from statewise.runtime.devices import in_float64
 from statewise.runtime.messages import LacksCapability
 from statewise.tasks.base import Believed, Prefixes, Task, believed
 
-FOLDS, SHUFFLES, HISTORY, FROZEN, VARIED = 5, 10, 4, 10, 200
-"""Folds of `r2_held_out`; permutations of the beliefs; longest history with a figure of its own; sequences of the other
-factors, and for each the sequences of one factor, from which its subspace is found."""
-DISTANCES = 1500
-"""Maximum number of distinct beliefs whose distances are compared pair by pair."""
+FROZEN, VARIED = 10, 200
+"""Sequences of the other factors, and for each the sequences of one factor, from which its subspace is found."""
 FEW = 4
 """Fewer checkpoints than these show little of training."""
 SPREAD = 0.95
 """Share of the variance for which components are counted."""
-CROWDED = 0.75
-"""A fit that explains this share of shuffled beliefs has too few prefixes for its columns to show anything."""
 LAST = 1 / 3
 """Share of a training sequence at its end, where states keep less of the belief (docs/results/beliefs.md)."""
-STATE = "state"
 CONTROLS = {"next-token distribution": "r2_next_token", "all tokens": "r2_history_all"}
 """Controls without a model: the label of the line across a plot, and the metric."""
 
@@ -95,77 +100,63 @@ class BeliefGeometry(Analysis):
         sum over tokens can know (`Believed.constrained_beliefs`);
         `distances_r2` and `next_token_distances_r2`, squared correlations of distances between predicted beliefs with
         those between true ones, and between next-token distributions; `excess`, the exact divergence from the true
-        prediction, after the prefixes after which training asks for one. Of several factors: see `_factors`."""
+        prediction, after the prefixes after which training asks for one; `r2_between`: of a decision process, the R^2
+        of the belief after actions, before their observations. Of several factors: see `_factors`."""
         world, config = believed(subject.task), self.config
         row, longest = world.row_length, config.longest or max(1, world.row_length // 2)
         if longest > row:
             raise ValueError(f"longest must be at most {row:,}, the tokens of a training sequence, not {longest:,}")
-        prefixes = world.prefixes(config.words, config.seed, longest)
+        read = world.prefixes(config.words, config.seed, longest)
+        prefixes = read.chosen(world.compared(read.columns))
         if config.weighting == "equal" and not prefixes.exact:
             raise ValueError(
                 f"weighting equal counts each prefix once, but there are too many to list with words {config.words:,}: "
                 "set words higher, or weighting probability"
             )
-        known = _Known.of(world, prefixes, config.weighting)
+        known = Known.of(world, prefixes, config.weighting, config.cutoff)
         own = self._features(subject.snapshot, prefixes)
         rng = np.random.default_rng(config.seed)
         folds = rng.integers(FOLDS, size=len(known.weights))
         # The prefix <bos> alone is like no other and has much weight: predicting it from others shows nothing.
         folds[prefixes.columns < world.opening] = -1
-        metrics: dict[str, float] = {}
+        metrics, maps = measured(own, known, folds)
         details: dict[str, Any] = {}
-        maps: dict[str, Fit] = {}
-        for name, features in own.items():
-            maps[name] = fit(features, known.beliefs, known.weights, config.cutoff)
-            predicted = maps[name](features)
-            label = "r2" if name == STATE else f"r2_{name}"
-            metrics[label] = r2(predicted, known.beliefs, known.weights)
-            errors = known.errors(predicted)
-            if name in (STATE, CONCAT):
-                held_out = held_out_r2(features, known.beliefs, known.weights, config.cutoff, folds)
-                metrics[f"{label}_held_out"] = held_out
-                errors |= known.correlations(predicted)
-            metrics |= {key if name == STATE else f"{key}_{name}": value for key, value in errors.items()}
         untrained = self._features(dataclasses.replace(subject.untrained(), label="untrained model"), prefixes)
-        fitted = {}
-        for name, features in untrained.items():
-            fitted[name] = fit(features, known.beliefs, known.weights, config.cutoff)(features)
-            label = "untrained" if name == STATE else f"untrained_{name}"
-            metrics[f"r2_{label}"] = r2(fitted[name], known.beliefs, known.weights)
-        controls, notes = self._controls(own, known, prefixes, folds, rng)
-        measured = int(prefixes.columns.max()) + 1 - world.opening
-        if measured > row * (1 - LAST):
+        of_untrained = known.fit(untrained[STATE])(untrained[STATE])
+        metrics |= {label("r2_untrained", name): known.r2_of(features) for name, features in untrained.items()}
+        without_model, notes = controls(own, known, prefixes, folds, rng)
+        read_most = int(prefixes.columns.max()) + 1 - world.opening
+        if read_most > row * (1 - LAST):
             notes.insert(
                 0,
-                f"prefixes of up to {measured:,} tokens reach into the last third of the training sequences "
+                f"prefixes of up to {read_most:,} tokens reach into the last third of the training sequences "
                 f"({row:,} tokens), where training asks states about few later tokens, so they may keep less of the "
-                f"belief. Train with --task.length {2 * measured} or more, or measure with --longest {row // 2}",
+                f"belief. Train with {world.longer(2 * read_most)} or more, or measure with --longest {row // 2}",
             )
-        for name, key, label in (
-            (CONCAT, f"r2_shuffled_{CONCAT}", "all layers together"),
-            (STATE, "r2_shuffled", "the last state"),
-        ):
-            if controls.get(key, 0.0) > CROWDED:
-                notes.insert(
-                    0,
-                    f"{len(known.weights):,} prefixes of up to {measured:,} tokens are too few for the "
-                    f"{own[name].shape[1] + 1:,} columns of a map from {label}, which explains "
-                    f"{explained(controls[key])} of shuffled beliefs. Measure longer prefixes (--longest) of a model "
-                    "that is trained on sequences of at least twice their length (--task.length)",
-                )
-        metrics |= controls
+        notes[:0] = [
+            f"{problem}. Measure longer prefixes (--longest) of a model that is trained on sequences of at least twice "
+            f"their length ({world.longer(2 * read_most + 2)})"
+            for problem in crowded(without_model, own, known, read_most)
+        ]
+        metrics |= without_model
         compared = {f"untrained_{name}": features for name, features in untrained.items()}
-        metrics |= self._constrained({**own, **compared}, known)
-        excess = _excess(subject.snapshot, known, prefixes)
-        predicting = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
-        parts = excess[predicting], prefixes.weights[predicting], prefixes.columns[predicting]
+        metrics |= self._constrained(
+            {**own, **compared}, known, world.constrained_beliefs(prefixes.examples)[prefixes.rows, prefixes.columns]
+        )
+        between = ~world.compared(read.columns)
+        if between.any():
+            others = read.chosen(between)
+            states = states_of(subject.snapshot, others.examples, others.rows, others.columns)
+            metrics["r2_between"] = Known.of(world, others, config.weighting, config.cutoff).r2_of(states)
+        asked = read.chosen(world.predicting(read.columns))  # not after the last token of training, for example
+        parts = _excess(subject.snapshot, world, asked), asked.weights, asked.columns
         metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
-        by_length = _by_length(maps[STATE](own[STATE]), known, prefixes, world.opening)
-        panels = [*self._panels(own, metrics), by_length, _by_position(*parts)]
+        of_lengths = by_length(maps[STATE](own[STATE]), known, prefixes.columns, world.opening)
+        panels = [*self._panels(own, metrics), _by_length(of_lengths), _by_position(*parts)]
         drawn_on = planes(world, known.beliefs, known.weights)
         shown = {"true beliefs": known.beliefs, "last state": maps[STATE](own[STATE])}
         shown |= {"all layers": maps[CONCAT](own[CONCAT])} if CONCAT in own else {}
-        shown["untrained"] = fitted[STATE]
+        shown["untrained"] = of_untrained
         drawings = draw_on(drawn_on, shown)
         sampled = f"a sample of {len(prefixes.examples):,} sequences: there are too many words to list them all"
         notes = notes if prefixes.exact else [sampled, *notes]
@@ -187,10 +178,10 @@ class BeliefGeometry(Analysis):
             of_factors, panel = self._factors(subject, world, own[STATE], known, maps[STATE](own[STATE]), rng)
             metrics |= of_factors
             panels.append(panel)
-        details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own), "longest": measured}
+        details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own), "longest": read_most}
         main = ["r2", "r2_concat", "r2_held_out", "excess", "r2_untrained", "r2_next_token"]
         main = [name for name in main if name in metrics]
-        return Findings(metrics, panels, details, notes, drawings, main, verdict=_verdict(metrics))
+        return Findings(metrics, panels, details, notes, drawings, main, verdict=verdict(metrics))
 
     def _features(self, snapshot: Snapshot, prefixes: Prefixes) -> dict[str, np.ndarray]:
         """Features (m, D) by name: layers, all of them concatenated, and the last state."""
@@ -211,43 +202,13 @@ class BeliefGeometry(Analysis):
         by_name[STATE] = states_of(snapshot, examples, rows, columns)
         return by_name
 
-    def _controls(
-        self, own: dict[str, np.ndarray], known: _Known, prefixes: Prefixes, folds: np.ndarray, rng: np.random.Generator
-    ) -> tuple[dict[str, float], list[str]]:
-        """R^2 with shuffled beliefs, and from controls without a model; notes on what is left out."""
-        cutoff, metrics, notes = self.config.cutoff, {}, []
-        orders = [rng.permutation(len(known.weights)) for _ in range(SHUFFLES)]
-        shuffled = np.stack([known.beliefs[order] for order in orders], 1).reshape(len(known.weights), -1)
-        for name in (STATE, CONCAT):
-            if name in own:
-                predicted = fit(own[name], shuffled, known.weights, cutoff)(own[name])
-                label = "r2_shuffled" if name == STATE else f"r2_shuffled_{name}"
-                metrics[label] = r2(predicted, shuffled, known.weights)
-        longest, V = int(prefixes.columns.max()) + 1, _symbols(prefixes)
-        for count in sorted({*range(1, min(HISTORY, longest) + 1), longest}):
-            label = "all" if count == longest else str(count)
-            if count * V > len(known.weights) / 2:
-                notes.append(
-                    f"r2_history_{label} is left out: a map from the last {count:,} tokens as one-hot vectors has "
-                    f"{count * V:,} columns, too many for {len(known.weights):,} prefixes"
-                )
-                continue
-            features = history(prefixes, count)
-            predicted = fit(features, known.beliefs, known.weights, cutoff)(features)
-            metrics[f"r2_history_{label}"] = r2(predicted, known.beliefs, known.weights)
-            if count == longest:
-                held_out = held_out_r2(features, known.beliefs, known.weights, cutoff, folds)
-                metrics["r2_history_all_held_out"] = held_out
-        predicted = fit(known.next_tokens, known.beliefs, known.weights, cutoff)(known.next_tokens)
-        return {**metrics, "r2_next_token": r2(predicted, known.beliefs, known.weights)}, notes
-
-    def _constrained(self, own: dict[str, np.ndarray], known: _Known) -> dict[str, float]:
-        """R^2 of constrained beliefs, from each layer and from the belief itself."""
+    def _constrained(self, own: dict[str, np.ndarray], known: Known, truth: np.ndarray) -> dict[str, float]:
+        """R^2 of constrained beliefs `truth` (m, C), from each layer and from the belief itself."""
         metrics = {}
         for name, features in {**own, "belief": known.beliefs}.items():
-            predicted = fit(features, known.constrained, known.weights, self.config.cutoff)(features)
-            label = f"r2_constrained_{name}".removesuffix(f"_{STATE}")
-            metrics[label] = r2(predicted, known.constrained, known.weights)
+            predicted = fit(features, truth, known.weights, self.config.cutoff)(features)
+            key = f"r2_constrained_{name}".removesuffix(f"_{STATE}")
+            metrics[key] = r2(predicted, truth, known.weights)
         return metrics
 
     def _panels(self, own: dict[str, np.ndarray], metrics: dict[str, float]) -> list[Panel]:
@@ -277,7 +238,7 @@ class BeliefGeometry(Analysis):
         ]
 
     def _over_training(
-        self, subject: Subject, prefixes: Prefixes, known: _Known, drawn_on: list[Plane]
+        self, subject: Subject, prefixes: Prefixes, known: Known, drawn_on: list[Plane]
     ) -> tuple[Panel, list[Drawing]]:
         """R^2 of the last state and all layers by training step, and of each step a drawing on each plane."""
         steps: list[float] = []
@@ -315,7 +276,7 @@ class BeliefGeometry(Analysis):
         subject: Subject,
         world: Believed,
         states: np.ndarray,
-        known: _Known,
+        known: Known,
         predicted: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[dict[str, float], Panel]:
@@ -337,11 +298,11 @@ class BeliefGeometry(Analysis):
         }
         many = world.dimensions
         varied = [[world.vary(rng, place, VARIED) for _ in range(FROZEN)] for place in range(len(world.widths))]
-        for label, snapshot in (("overlap", subject.snapshot), ("overlap_untrained", subject.untrained())):
+        for key, snapshot in (("overlap", subject.snapshot), ("overlap_untrained", subject.untrained())):
             spaces = [_directions(snapshot, parts) for parts in varied]
             pairs = [(one, other) for one in range(len(spaces)) for other in range(one)]
             overlaps = [overlap(spaces[one][: many[one]], spaces[other][: many[other]]) for one, other in pairs]
-            metrics[label] = float(np.mean(overlaps))
+            metrics[key] = float(np.mean(overlaps))
         x = [float(rank + 1) for rank in range(len(cumulated))]
         limits = [
             Curve(label, [metrics[key]] * 2, [0.0, 1.0], "control")
@@ -355,93 +316,9 @@ class BeliefGeometry(Analysis):
         return metrics, Panel("principal components", "share of the variance", curves, shares=True)
 
 
-@dataclass(frozen=True)
-class _Known:
-    """The truth after each of m prefixes."""
-
-    beliefs: np.ndarray
-    """(m, C) exact beliefs."""
-    constrained: np.ndarray
-    """(m, C) constrained beliefs (`Believed.constrained_beliefs`)."""
-    next_tokens: np.ndarray
-    """(m, V) probabilities of the next token."""
-    weights: np.ndarray
-    """(m,) weights of the prefixes, with sum 1."""
-
-    @classmethod
-    def of(cls, world: Believed, prefixes: Prefixes, weighting: str = "probability") -> _Known:
-        at = prefixes.rows, prefixes.columns
-        examples = prefixes.examples
-        constrained = world.constrained_beliefs(examples)[at]
-        weights = prefixes.weights
-        weights = np.full_like(weights, 1 / len(weights)) if weighting == "equal" else weights
-        return cls(world.beliefs(examples)[at], constrained, world.next_tokens(examples)[at], weights)
-
-    def errors(self, predicted: np.ndarray) -> dict[str, float]:
-        """Errors of predicted beliefs."""
-        apart = predicted - self.beliefs
-        return {
-            "mse": float(self.weights @ (apart**2).mean(1)),
-            "distance": float(self.weights @ np.linalg.norm(apart, axis=1)),
-        }
-
-    def correlations(self, predicted: np.ndarray) -> dict[str, float]:
-        """Squared correlations of distances between predicted beliefs with distances between true ones."""
-        squared = {}
-        first, which = equal_beliefs(self.beliefs)
-        mass = np.bincount(which, weights=self.weights)
-
-        def means(values: np.ndarray) -> np.ndarray:  # of equal beliefs
-            return np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in values.T], 1)
-
-        centres = means(predicted)
-        kept = np.unique(np.linspace(0, len(first) - 1, min(DISTANCES, len(first))).round().astype(np.int64))
-        if len(kept) > 2:
-            from scipy.spatial.distance import pdist
-
-            of_centres = pdist(centres[kept])
-            # Beliefs concern each factor; with noise, equal beliefs can have different next tokens.
-            of_tokens = means(self.next_tokens)
-            for name, true in (("distances_r2", self.beliefs[first]), ("next_token_distances_r2", of_tokens)):
-                of_true = pdist(true[kept])
-                if of_true.std() > 0 and of_centres.std() > 0:
-                    squared[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
-        return squared
-
-
-def _verdict(metrics: Mapping[str, float]) -> str:
-    if metrics["r2_shuffled"] > CROWDED:
-        return (
-            f"Too few prefixes: a map from the last state explains {explained(metrics['r2'])} of the variance of the "
-            f"exact belief ({explained(metrics['r2_held_out'])} after prefixes left out of the fit), but of shuffled "
-            f"beliefs {explained(metrics['r2_shuffled'])}, too, so the fit shows nothing."
-        )
-    return (
-        f"The last state explains {explained(metrics['r2'])} of the variance of the exact belief "
-        f"({explained(metrics['r2_held_out'])} after prefixes left out of the fit); the last state of an untrained "
-        f"model explains {explained(metrics['r2_untrained'])}, the exact next-token probabilities alone "
-        f"{explained(metrics['r2_next_token'])}."
-    )
-
-
 def _across(labels: Mapping[str, str], metrics: Mapping[str, float], ends: list[float]) -> list[Curve]:
     """A line from end to end for each metric that exists, by label."""
     return [Curve(label, ends, [metrics[key]] * 2, "control") for label, key in labels.items() if key in metrics]
-
-
-def history(prefixes: Prefixes, count: int) -> np.ndarray:
-    """(m, count * V): the last `count` tokens of each prefix as one-hot vectors, zeros where there are fewer."""
-    tokens, V = prefixes.examples.tokens, _symbols(prefixes)
-    one_hot = np.zeros((len(prefixes.rows), count, V))
-    for back in range(count):
-        there = np.flatnonzero(prefixes.columns >= back)
-        one_hot[there, back, tokens[prefixes.rows[there], prefixes.columns[there] - back]] = 1
-    return one_hot.reshape(len(one_hot), -1)
-
-
-def _symbols(prefixes: Prefixes) -> int:
-    """V: tokens up to the last one that occurs."""
-    return int(prefixes.examples.tokens.max()) + 1
 
 
 def overlap(one: np.ndarray, other: np.ndarray) -> float:
@@ -463,29 +340,27 @@ def _directions(snapshot: Snapshot, parts: list[Examples]) -> np.ndarray:
 
 
 @torch.no_grad()
-def _excess(snapshot: Snapshot, known: _Known, prefixes: Prefixes) -> np.ndarray:
+def _excess(snapshot: Snapshot, world: Believed, prefixes: Prefixes) -> np.ndarray:
     """(m,): the divergence of the model's next-token distribution from the true one, in nats."""
-    excess = np.empty(len(known.weights))
+    next_tokens = world.next_tokens(prefixes.examples)[prefixes.rows, prefixes.columns]
+    excess = np.empty(len(prefixes.rows))
     for batch, here, line in places_by_block(prefixes.examples, prefixes.rows, 256):
         log_probs = in_float64(snapshot.predictor.logits(batch)).log_softmax(-1).cpu().numpy()
-        true = known.next_tokens[here]
+        true = next_tokens[here]
         own = log_probs[line, prefixes.columns[here]]
         excess[here] = (true * (np.log(np.where(true > 0, true, 1)) - np.where(true > 0, own, 0))).sum(1)
     return excess
 
 
-def _by_length(predicted: np.ndarray, known: _Known, prefixes: Prefixes, opening: int) -> Panel:
-    """R^2 of the belief from the last state within the prefixes of each length, by the map fitted to all of them. A
-    length at which all beliefs are equal has no R^2 and is left out."""
-    lengths = range(1, int(prefixes.columns.max()) + 2 - opening)
-    places = [prefixes.columns == length + opening - 1 for length in lengths]
-    values = [r2(predicted[here], known.beliefs[here], known.weights[here]) for here in places]
-    curve = defined_curve("last state", [float(length) for length in lengths], values)
+def _by_length(values: Mapping[int, float]) -> Panel:
+    """R^2 of the belief from the last state within the prefixes of each length."""
+    curve = defined_curve("last state", [float(length) for length in values], list(values.values()))
     return Panel("tokens read", "R2 of the belief", [curve], shares=True)
 
 
 def _by_position(excess: np.ndarray, weights: np.ndarray, columns: np.ndarray) -> Panel:
     """The excess by number of tokens read."""
-    means = np.bincount(columns, weights=weights * excess) / np.bincount(columns, weights=weights)
-    x = [float(place + 1) for place in range(len(means))]
-    return Panel("tokens read", "excess (nats per token)", [Curve("model", x, means.tolist())])
+    mass = np.bincount(columns, weights=weights)
+    read = np.flatnonzero(mass)
+    means = np.bincount(columns, weights=weights * excess)[read] / mass[read]
+    return Panel("tokens read", "excess (nats per token)", [Curve("model", (read + 1.0).tolist(), means.tolist())])

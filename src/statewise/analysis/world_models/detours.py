@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
+from statewise.runtime.messages import percent
 from statewise.tasks.automaton import Automaton, automaton
 from statewise.tasks.base import Task
 from statewise.tasks.batches import same_prompt_length

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, finite_or_none, percent
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, finite_or_none
 from statewise.analysis.beliefs.beliefs import is_several, states_of
 from statewise.analysis.beliefs.least_squares import ridge
 from statewise.analysis.probes.probes import draw_positions, known_states, world_of
@@ -25,6 +25,7 @@ from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
+from statewise.runtime.messages import percent
 from statewise.runtime.progress import announced
 from statewise.tasks.base import Task, World
 

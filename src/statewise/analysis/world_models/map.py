@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject, percent
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.world_models.reconstruction import Reconstruction, Ride, Street, reconstruct, rides_of
 from statewise.data_types import Examples
 from statewise.decoding.base import Request
@@ -17,7 +17,7 @@ from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Sample, SampleConfig
 from statewise.reporting.figures import Curve, Drawing, Layer, Panel
 from statewise.runtime.bounds import bounded
-from statewise.runtime.messages import LacksCapability
+from statewise.runtime.messages import LacksCapability, percent
 from statewise.runtime.progress import announced
 from statewise.tasks.base import Task
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap

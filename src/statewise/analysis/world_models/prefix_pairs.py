@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from statewise.analysis.base import Analysis, Findings, Subject, finite_or_none, percent
+from statewise.analysis.base import Analysis, Findings, Subject, finite_or_none
 from statewise.analysis.world_models.trials import (
     TrialsConfig,
     by_length,
@@ -36,6 +36,7 @@ from statewise.analysis.world_models.trials import (
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Panel
 from statewise.runtime.bounds import bounded
+from statewise.runtime.messages import percent
 from statewise.tasks.automaton import Automaton, accepted, automaton, completed, distinguishing, most_legal
 from statewise.tasks.base import Task
 

@@ -1,5 +1,4 @@
-"""Reads files of users: text line by line, plain or gzipped, with problems reported by line; rows of CSV; or a whole
-file, up to a size."""
+"""Reads files of users: text line by line, plain or gzipped, with problems reported by line; and rows of CSV."""
 
 from __future__ import annotations
 
@@ -109,16 +108,6 @@ def read_rows(
             rows.append(row)
     problems.raise_if_any()
     return rows
-
-
-def read_whole(path: Path, most: int) -> bytes:
-    """The bytes of a file, of which at most `most` are read, since a device has no end. Raises `ValueError` if there
-    are more, and `OSError`."""
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"{path}: more than {most:,} bytes, the most that can be read")
-    return content
 
 
 def read_csv(path: Path, delimiter: str | None) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:

@@ -18,12 +18,12 @@ import numpy as np
 from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline
-from statewise.runtime.bounds import bounded, check_tokens
+from statewise.runtime.bounds import bounded, check_tokens, read_whole
 from statewise.runtime.messages import short
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, SpacedText, Vocab, kept_text
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
-from statewise.tasks.own_files.lines import read_rows, read_whole
+from statewise.tasks.own_files.lines import read_rows
 from statewise.tasks.state_tracking.automata import PRESETS, Process, flip_flop, of_table, parse_table
 
 TABLE_FILE = "automaton.json"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.tasks.hmm.process import Process
+from statewise.beliefs.process import Process
 
 GRID, SHIFT = 1e-9 * 2**0.5, 0.382
 """Beliefs in the same cell of a grid of this size and shift are equal. No boundary of a cell is 0 or another simple
@@ -55,11 +55,13 @@ def entropies(shares: np.ndarray) -> np.ndarray:
     return nats
 
 
-def levels(process: Process, depth: int, most: int) -> Iterator[Level]:
+def levels(
+    process: Process, depth: int, most: int, begin: tuple[np.ndarray, np.ndarray] | None = None
+) -> Iterator[Level]:
     """The distinct beliefs after 0, 1, ..., `depth` tokens. Raises `TooMany` before a level that has more than
-    `most`, or that could only be listed with too much memory."""
-    beliefs = process.start[None]
-    weights: np.ndarray = np.ones(1)
+    `most`, or that could only be listed with too much memory. `begin`: distinct beliefs (n, S) before the first token
+    and their probabilities (n,), in place of the start."""
+    beliefs, weights = (process.start[None], np.ones(1)) if begin is None else begin
     for place in range(depth + 1):
         probabilities = process.probabilities(beliefs)
         yield Level(beliefs, weights, probabilities)

@@ -277,6 +277,45 @@ class Process:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(norms[:, None] > 0, raw / norms[:, None], np.nan), norms
 
+    def posteriors(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(n, T + 1, S) the belief before the first token of each row of `tokens` (n, T) and after each of them, NaN
+        after a token that is not possible; and (n, T) the probability of each token given those before it, 0 where the
+        belief is NaN. What is not one of the tokens 0 to V - 1 is not possible."""
+        tokens = np.asarray(tokens)
+        if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
+            raise ValueError(f"tokens must be whole numbers with 2 axes, not {tokens.dtype} {tokens.shape}")
+        n, T = tokens.shape
+        beliefs, probabilities = np.empty((n, T + 1, self.states)), np.zeros((n, T))
+        beliefs[:, 0] = self.start
+        for place, column in enumerate(tokens.T):
+            known = (column >= 0) & (column < self.vocabulary)
+            now, probabilities[:, place] = self.update(beliefs[:, place], np.where(known, column, 0))
+            now[~known], probabilities[~known, place] = np.nan, 0
+            beliefs[:, place + 1] = now
+        return beliefs, np.nan_to_num(probabilities)
+
+    def next_tokens(self, beliefs: np.ndarray) -> np.ndarray:
+        """(..., V): probabilities of the next token at beliefs (..., S); NaN where the belief is."""
+        flat = beliefs.reshape(-1, beliefs.shape[-1])
+        impossible = np.isnan(flat).any(1)
+        probabilities = self.probabilities(np.where(impossible[:, None], self.start, flat))
+        probabilities[impossible] = np.nan
+        return probabilities.reshape(*beliefs.shape[:-1], self.vocabulary)
+
+    def told(self, beliefs: np.ndarray) -> np.ndarray:
+        """(..., C): what a model is expected to represent of beliefs (..., S): `marginals`."""
+        flat = self.marginals(beliefs.reshape(-1, beliefs.shape[-1]))
+        return flat.reshape(*beliefs.shape[:-1], flat.shape[-1])
+
+    def foretold(self, beliefs: np.ndarray) -> np.ndarray:
+        """(..., P): what a perfect prediction contains at beliefs (..., S): `next_tokens`."""
+        return self.next_tokens(beliefs)
+
+    @property
+    def is_hidden_markov(self) -> bool:
+        """Whether beliefs are probabilities of hidden states, not a generalised process."""
+        return all(each.is_hidden_markov for each in self.factors)
+
     @property
     def _right(self) -> np.ndarray:
         vector = np.ones(1)

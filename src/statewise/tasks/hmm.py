@@ -14,26 +14,20 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
+from statewise.beliefs.entropy import ROWS_AT_ONCE, floors
+from statewise.beliefs.process import Process, coordinates
+from statewise.beliefs.reachable import Finite, finite
+from statewise.beliefs.sources import SHAPE, as_factor, as_json, process, read_matrices
 from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import counted, cut, short
-from statewise.runtime.progress import announced
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Believed, HasBaselines, Kept, Prefixes, SpacedText, Vocab, kept_json
-from statewise.tasks.hmm.beliefs import Finite, TooMany, entropies, finite, levels
-from statewise.tasks.hmm.process import Process, coordinates
-from statewise.tasks.hmm.sources import SHAPE, as_factor, as_json, process, read_matrices
 from statewise.tasks.own_files.lines import read_rows
 
 BOS = "<bos>"
 FINITE = 4096
 """Most beliefs of a process whose beliefs are listed."""
-DISTINCT = 2**16
-"""Most distinct beliefs of one length for exact floors; with more they are estimated from drawn sequences."""
-SAMPLED = 4096
-"""Most drawn sequences for such an estimate."""
-ROWS_AT_ONCE = 2**22
-"""Numbers of beliefs computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -66,59 +60,41 @@ class HmmConfig:
         bounded(self, "data_seed", prefix="task.", at_least=0)
 
 
-class Hmm(SpacedText, Believed, Automaton, HasBaselines):
-    """The text of a sequence is its token names, separated by spaces.
+class ProcessTask(SpacedText, Believed, Automaton, HasBaselines):
+    """Sequences of a process. The text of a sequence is its token names, separated by spaces.
 
     As an automaton its states are pairs of a belief and the number of tokens read, if the beliefs are finitely many.
     """
 
-    Config = HmmConfig
     view = "belief"
-    config: HmmConfig
     decoded = False
     drawn_at_once = 1024
     disjoint = False
+    process: Process
 
-    def __init__(self, config: HmmConfig, kept: Kept | None = None) -> None:
-        self.config = config
-        self._content = None
-        if config.path is None:
-            if config.process.endswith((".json", ".npz", ".npy")):
-                raise ValueError(f"task.process {short(config.process)} is the name of a file: give it as task.path")
-            self.process = process(config.process, config.noise)
-        elif kept is not None:
-            self._content = kept_json(kept, "process.json", SHAPE)
-            self.process = Process([as_factor(self._content, "task/process.json of this run")], config.noise)
-        else:
-            self._content = read_matrices(Path(config.path))
-            self.process = Process([as_factor(self._content, config.path)], config.noise)
-        self.vocab = Vocab([*self.process.tokens, *([BOS] if config.bos else [])])
-        self.context = self.longest = config.length + config.bos
-        check_tokens("task.held_out_sequences", config.held_out_sequences, self.context)
+    def _prepare(self, what: str, length: int, bos: bool) -> None:
+        """Sets what follows from the process, which is named `what`: rows have `length` of its tokens."""
+        self.what, self.row_length, self.opening = what, length, int(bos)
+        self.vocab = Vocab([*self.process.tokens, *([BOS] if bos else [])])
+        self.context = self.longest = length + bos
+        check_tokens("task.held_out_sequences", self.config.held_out_sequences, self.context)
         self.headline = Headline("loss", higher_is_better=False)
         self.widths = [len(coordinates(each)) for each in self.process.factors]
         self.simplex_factors = [each.is_hidden_markov for each in self.process.factors]
         self.dimensions = [each.states - 1 for each in self.process.factors]
-        self.row_length, self.opening = config.length, int(config.bos)
         self.joint_states = self.process.states
         self._held_out: Examples | None = None
         if self.process.vocabulary < 2:
-            raise ValueError(
-                f"{config.path or config.process}: the process has only one token: there is nothing to predict"
-            )
-
-    def files(self) -> dict[str, bytes]:
-        """The matrices, if they are the user's own."""
-        return {} if self._content is None else {"process.json": as_json(self._content)}
+            raise ValueError(f"{what}: the process has only one token: there is nothing to predict")
 
     def summary(self) -> list[str]:
         """A summary of the process."""
         known = self._finite
         beliefs = counted(len(known.beliefs), "belief") if known else f"more than {FINITE:,} beliefs"
-        scored = self._floors[0][-self.config.length + (not self.config.bos) :]
+        scored = self._floors[0][1:][self.predicting(np.arange(self.context - 1))]
         exact = "" if self._floors[1] else ", estimated for positions with too many beliefs to list"
         return [
-            f"{self.config.path or self.config.process}: {counted(self.process.states, 'hidden state')}, "
+            f"{self.what}: {counted(self.process.states, 'hidden state')}, "
             f"{counted(self.process.vocabulary, 'token')}, {beliefs}; "
             f"the floor of the loss is {scored.mean():.5f} nats per token{exact}"
         ]
@@ -130,7 +106,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n sequences of the process."""
-        return self._examples(self.process.draw(rng, n, self.config.length))
+        return self._examples(self.process.draw(rng, n, self.row_length))
 
     def held_out(self, n: int | None = None) -> Examples:
         """A fixed sample, or its first n sequences."""
@@ -142,9 +118,13 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
 
     def _examples(self, words: np.ndarray) -> Examples:
         """Sequences of words (n, L)."""
-        n, bos = len(words), self.config.bos
+        n, bos = len(words), bool(self.opening)
         tokens = np.concatenate([np.full((n, 1), self.process.vocabulary), words], axis=1) if bos else words
-        return Examples(tokens, np.full(n, tokens.shape[1]), np.zeros(n, np.int64))
+        return self._with_scored(Examples(tokens, np.full(n, tokens.shape[1]), np.zeros(n, np.int64)))
+
+    def _with_scored(self, examples: Examples) -> Examples:
+        """The sequences with what is scored of them: everything."""
+        return examples
 
     def encode(self, text: str) -> np.ndarray:
         """Token ids of token names separated by spaces. Raises `ValueError` for tokens that the process cannot emit."""
@@ -158,7 +138,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         """Token ids of token names without <bos>. Raises `ValueError` for tokens that the process cannot emit, whatever
         came before (where its states are hidden states)."""
         row = self.vocab.encode(text.split())
-        if self.config.bos and self.process.vocabulary in row:
+        if self.opening and self.process.vocabulary in row:
             raise ValueError(f"{BOS} begins a sequence, and {cut(repr(text))} comes later: leave it out")
         if all(self.simplex_factors):
             anywhere = np.full((1, self.process.states), 1 / self.process.states)
@@ -173,12 +153,12 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         """Sequences, one per line, of any length within the task's. Raises `ValueError` with the line for tokens that
         the process cannot emit."""
         rows = read_rows(path, self.encode, self._problem)
-        return Examples.of(rows, [0] * len(rows))
+        return self._with_scored(Examples.of(rows, [0] * len(rows)))
 
     def _problem(self, row: np.ndarray) -> str:
         """The problem of a sequence; empty if it is possible."""
         if not 2 <= len(row) <= self.context:
-            return f"{len(row)} tokens, but there must be 2 to {self.context} (task.length {self.config.length})"
+            return f"{len(row)} tokens, but there must be 2 to {self.context} (task.length {self.row_length})"
         return ""
 
     def _impossible(self, row: np.ndarray) -> str:
@@ -187,7 +167,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         bad = np.flatnonzero(~(probabilities > 0))
         if not len(bad):
             return ""
-        if self.config.bos and not bad[0]:
+        if self.opening and not bad[0]:
             return f"sequences of this run begin with {BOS}, not with {self.vocab.symbols[row[0]]!r}"
         name, before = self.vocab.symbols[row[bad[0]]], cut(self.decode(row[: bad[0]])) or "the start"
         return f"token {bad[0] + 1}, {name!r}, has probability 0 after {before}"
@@ -197,20 +177,13 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
     def _walk(self, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
         """(n, T, S) the joint belief after each position, NaN where it is not possible, and (n, T) the probability of
         each token given those before; of <bos> 1."""
-        n, T = examples.tokens.shape
-        beliefs, probabilities = np.empty((n, T, self.process.states)), np.ones((n, T))
-        now = np.tile(self.process.start, (n, 1))
-        for place in range(T):
-            column = examples.tokens[:, place]
-            if place == 0 and self.config.bos:
-                now = np.where((column == self.process.vocabulary)[:, None], now, np.nan)
-                probabilities[:, 0] = column == self.process.vocabulary
-            else:
-                known = column < self.process.vocabulary
-                now, probabilities[:, place] = self.process.update(now, np.where(known, column, 0))
-                now[~known], probabilities[~known, place] = np.nan, 0
-            beliefs[:, place] = now
-        return beliefs, np.nan_to_num(probabilities)
+        if not self.opening:
+            beliefs, probabilities = self.process.posteriors(examples.tokens)
+            return beliefs[:, 1:], probabilities
+        opened = examples.tokens[:, :1] == self.process.vocabulary
+        beliefs, probabilities = self.process.posteriors(examples.tokens[:, 1:])
+        beliefs[~opened[:, 0]] = np.nan
+        return beliefs, np.concatenate([opened, np.where(opened, probabilities, 0)], axis=1)
 
     def _blocks(self, examples: Examples) -> list[slice]:
         size = max(1, ROWS_AT_ONCE // (examples.tokens.shape[1] * max(self.process.states, self.process.vocabulary)))
@@ -225,16 +198,14 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         """The beliefs of all factors about their own states."""
         parts = []
         for rows in self._blocks(examples):
-            joint, _ = self._walk(examples[rows])
-            parts.append(self.process.marginals(joint.reshape(-1, joint.shape[-1])).reshape(*joint.shape[:2], -1))
+            parts.append(self.process.told(self._walk(examples[rows])[0]))
         return np.concatenate(parts)
 
     @override
     def constrained_beliefs(self, examples: Examples) -> np.ndarray:
         parts = []
         for rows in self._blocks(examples):
-            joint = self._constrained(examples[rows])
-            parts.append(self.process.marginals(joint.reshape(-1, joint.shape[-1])).reshape(*joint.shape[:2], -1))
+            parts.append(self.process.told(self._constrained(examples[rows])))
         return np.concatenate(parts)
 
     def _constrained(self, examples: Examples) -> np.ndarray:
@@ -245,7 +216,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         prior = self.process.start[None]
         change, beliefs = np.zeros((len(examples), self.process.states)), np.empty(possible.shape)
         for place in range(examples.tokens.shape[1]):
-            if place or not self.config.bos:
+            if place or not self.opening:
                 column = examples.tokens[:, place]
                 alone, _ = self.process.update(
                     np.tile(prior, (len(column), 1)), np.where(column < self.process.vocabulary, column, 0)
@@ -263,20 +234,12 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         probabilities = np.zeros((n, T, len(self.vocab)))
         for rows in self._blocks(examples):
             joint, _ = self._walk(examples[rows])
-            shares = self._next(joint.reshape(-1, joint.shape[-1]))
-            probabilities[rows, :, : self.process.vocabulary] = shares.reshape(*joint.shape[:2], -1)
-        return probabilities
-
-    def _next(self, beliefs: np.ndarray) -> np.ndarray:
-        """(n, V): next-token probabilities; NaN where the belief is NaN."""
-        impossible = np.isnan(beliefs).any(1)
-        probabilities = self.process.probabilities(np.where(impossible[:, None], self.process.start, beliefs))
-        probabilities[impossible] = np.nan
+            probabilities[rows, :, : self.process.vocabulary] = self.process.next_tokens(joint)
         return probabilities
 
     @override
     def prefixes(self, most: int, seed: int, longest: int | None = None) -> Prefixes:
-        words, weights, length = np.zeros((1, 0), np.int64), np.ones(1), longest or self.config.length
+        words, weights, length = np.zeros((1, 0), np.int64), np.ones(1), longest or self.row_length
         now = self.process.start[None]
         while words.shape[1] < length:
             probabilities = self.process.probabilities(now)
@@ -292,7 +255,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
             rng = np.random.default_rng([self.config.data_seed, 3, seed, 1])  # four numbers, as of held-out sequences
             words = self.process.draw(rng, n, length)
             weights = np.full(n, 1 / n)
-        examples, bos = self._examples(words), int(self.config.bos)
+        examples, bos = self._examples(words), int(self.opening)
         order = np.lexsort(words.T[::-1])
         ranked = words[order]
         changed = np.ones(ranked.shape, bool)  # whether the prefix that ends here differs from that of the row above
@@ -311,7 +274,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
     @override
     def vary(self, rng: np.random.Generator, factor: int, n: int) -> Examples:
         """In conditional products, the tokens of the other factors may become less likely."""
-        radix, words = self.process.radix, self.process.draw(rng, n, self.config.length)
+        radix, words = self.process.radix, self.process.draw(rng, n, self.row_length)
         digits, common = np.unravel_index(words, radix), np.unravel_index(words[:1], radix)
         mixed = [digits[place] if place == factor else np.tile(common[place], (n, 1)) for place in range(len(radix))]
         return self._examples(np.ravel_multi_index(mixed, radix))
@@ -319,30 +282,8 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
     @cached_property
     def _floors(self) -> tuple[np.ndarray, bool]:
         """(T,) floors, and whether they are exact."""
-        process, length, bos = self.process, self.config.length, [0.0] * self.config.bos
-        if len(process.factors) > 1 and not process.noise and all(each.variants == 1 for each in process.factors):
-            parts = [self._entropies(Process([each]), length) for each in process.factors]  # of independent tokens
-        else:
-            parts = [self._entropies(process, length)]
-        return np.concatenate([bos, np.sum([each for each, _ in parts], axis=0)]), all(exact for _, exact in parts)
-
-    @staticmethod
-    def _entropies(process: Process, length: int) -> tuple[np.ndarray, bool]:
-        """(length,): the mean entropy of the next token after 0, 1, ... tokens, and whether it is exact."""
-        by_length: list[float] = []
-        try:
-            for level in announced(levels(process, length - 1, DISTINCT), "tokens of the floor", length):
-                by_length.append(level.entropy)
-            return np.array(by_length), True
-        except TooMany:  # from here on estimated
-            n = max(16, min(SAMPLED, ROWS_AT_ONCE // length))
-            words = process.draw(np.random.default_rng([4, length]), n, length)
-            now = np.tile(process.start, (n, 1))
-            for place in announced(range(length), "tokens of the floor", length):
-                if place >= len(by_length):
-                    by_length.append(float(entropies(process.probabilities(now)).mean()))
-                now, _ = process.update(now, words[:, place])
-            return np.array(by_length), False
+        by_length, exact = floors(self.process, self.row_length)
+        return np.concatenate([[0.0] * self.opening, by_length]), exact
 
     @override
     def floors(self) -> np.ndarray:
@@ -363,24 +304,27 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         floors, counts = self.floors()[: nats.shape[1]], scored.sum(0)
         metrics = {"floor": float(floors @ counts / counts.sum()), "excess": float(above.sum() / counts.sum())}
         for place in np.flatnonzero(counts):
-            metrics[f"position_{place + 1 - self.config.bos}_excess"] = float(above[:, place].sum() / counts[place])
+            metrics[f"position_{place + 1 - self.opening}_excess"] = float(above[:, place].sum() / counts[place])
         return metrics
 
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
         """`exact belief`: the best prediction, from the belief; `no context`: the same distribution for every token."""
-        first = 1  # the first token of a row is never scored
-        targets = examples.tokens[:, first:]
-        scored = np.arange(first, examples.tokens.shape[1]) < examples.lengths[:, None]
         probabilities = self.next_tokens(examples)[:, :-1]
-        alone = np.broadcast_to(self._next(self.process.start[None])[0], (*targets.shape, self.process.vocabulary))
-        metrics = {}
-        for name, shares in (("exact belief", probabilities), ("no context", alone)):
-            own = np.take_along_axis(shares, targets[..., None], axis=2)[..., 0][scored]
-            right = shares.argmax(2)[scored] == targets[scored]
-            with np.errstate(divide="ignore"):
-                loss = float(-np.log(own).mean())
-            metrics[name] = {"loss": loss, "token_accuracy": float(right.mean())}
-        return metrics
+        alone = self.process.next_tokens(self.process.start[None])[0]
+        alone = np.broadcast_to(alone, (*probabilities.shape[:2], self.process.vocabulary))
+        return self._scores(examples, probabilities, "exact belief") | self._scores(examples, alone, "no context")
+
+    def _scores(self, examples: Examples, shares: np.ndarray, name: str) -> dict[str, dict[str, float]]:
+        """Metrics of a predictor called `name` with the probabilities (n, T - 1, V) of each token but the first."""
+        targets = examples.tokens[:, 1:]  # the first token of a row is never scored
+        scored = np.arange(1, examples.tokens.shape[1]) < examples.lengths[:, None]
+        if examples.scored is not None:
+            scored &= examples.scored[:, 1:]
+        own = np.take_along_axis(shares, targets[..., None], axis=2)[..., 0][scored]
+        right = shares.argmax(2)[scored] == targets[scored]
+        with np.errstate(divide="ignore"):
+            loss = float(-np.log(own).mean())
+        return {name: {"loss": loss, "token_accuracy": float(right.mean())}}
 
     # World and automaton
 
@@ -392,10 +336,9 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
     def _states(self) -> Finite:
         """The finite set of beliefs. Raises `ValueError` if there is none."""
         if self._finite is None:
-            what = self.config.path or self.config.process
             raise ValueError(
-                f"{cut(what)} has more than {FINITE:,} different beliefs, so no two of its words need lead to the same "
-                "one: choose a process with finitely many, such as rrxor, z1r, even, golden-mean or checksum"
+                f"{cut(self.what)} has more than {FINITE:,} different beliefs, so no two of its words need lead to "
+                "the same one: choose a process with finitely many, such as rrxor, z1r, even, golden-mean or checksum"
             )
         return self._finite
 
@@ -412,7 +355,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         states, now = self._states, np.zeros(len(tokens), np.int64)
         numbers = [now]
         for place, column in enumerate(tokens.T):
-            if place == 0 and self.config.bos:
+            if place == 0 and self.opening:
                 now = np.where(column == self.process.vocabulary, now, -1)
             else:
                 known = (now >= 0) & (column < self.process.vocabulary)
@@ -424,12 +367,12 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         """The tokens of positive probability; none at the end."""
         if len(prefix) >= self.context:
             return np.empty(0, np.int64)
-        if self.config.bos and not len(prefix):
+        if self.opening and not len(prefix):
             return np.array([self.process.vocabulary])
         now = self.process.start[None]
         if len(prefix):
             now = self._walk(Examples(prefix[None], np.array([len(prefix)]), np.zeros(1, np.int64)))[0][:, -1]
-        return np.flatnonzero(self._next(now)[0] > 0)
+        return np.flatnonzero(self.process.next_tokens(now)[0] > 0)
 
     @override
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
@@ -451,9 +394,9 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         allowed = np.zeros((len(states), len(self.vocab)), bool)
         belief, read = states.T
         inside = (belief >= 0) & (read < self.context)
-        opens = inside & (read == 0) & self.config.bos
+        opens = inside & (read == 0) & self.opening
         allowed[:, : self.process.vocabulary] = (inside & ~opens)[:, None] & (self._states.next_tokens[belief] > 0)
-        if self.config.bos:
+        if self.opening:
             allowed[:, -1] = opens
         return allowed
 
@@ -471,7 +414,7 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         for _ in range(100):
             if len(firsts) >= n:
                 break
-            length = int(rng.integers(1 + self.config.bos, self.context))
+            length = int(rng.integers(1 + self.opening, self.context))
             drawn = np.unique(self.sample(rng, max(64, n // 8)).tokens[:, :length], axis=0)
             labels = self._numbers(drawn)[:, -1]
             one, other = rng.permutation(len(drawn)), rng.permutation(len(drawn))
@@ -490,3 +433,29 @@ class Hmm(SpacedText, Believed, Automaton, HasBaselines):
         kept = slice(min(n, len(firsts)))
         first, second = (Examples.of(side[kept], [0] * len(side[kept])) for side in (firsts, seconds))
         return Pairs(first, second, n)
+
+
+class Hmm(ProcessTask):
+    """Sequences of a hidden Markov process."""
+
+    Config = HmmConfig
+    config: HmmConfig
+
+    def __init__(self, config: HmmConfig, kept: Kept | None = None) -> None:
+        self.config = config
+        self._content = None
+        if config.path is None:
+            if config.process.endswith((".json", ".npz", ".npy")):
+                raise ValueError(f"task.process {short(config.process)} is the name of a file: give it as task.path")
+            self.process = process(config.process, config.noise)
+        elif kept is not None:
+            self._content = kept_json(kept, "process.json", SHAPE)
+            self.process = Process([as_factor(self._content, "task/process.json of this run")], config.noise)
+        else:
+            self._content = read_matrices(Path(config.path))
+            self.process = Process([as_factor(self._content, config.path)], config.noise)
+        self._prepare(config.path or config.process, config.length, config.bos)
+
+    def files(self) -> dict[str, bytes]:
+        """The matrices, if they are the user's own."""
+        return {} if self._content is None else {"process.json": as_json(self._content)}

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from statewise.analysis.world_models.prefix_pairs import Compression, CompressionConfig
+from statewise.beliefs import sources
+from statewise.beliefs.process import Process, factor
+from statewise.beliefs.reachable import distinct, finite, levels
+from statewise.beliefs.sources import process
 from statewise.cli import main
 from statewise.data_types import Examples
 from statewise.evaluation.evaluate import teacher_forced
 from statewise.tasks import TASKS
 from statewise.tasks.batches import Stream, collate
-from statewise.tasks.hmm import sources
-from statewise.tasks.hmm.beliefs import distinct, finite, levels
-from statewise.tasks.hmm.process import Process, factor
-from statewise.tasks.hmm.sources import process
 
 Hmm = TASKS["hmm"]
 
@@ -229,7 +229,7 @@ def test_floors_published_for_generalised_processes(text, from_the_second):
 
 def test_floors_go_on_as_estimates_where_there_are_too_many_beliefs(monkeypatch):
     exact = task("mess3", length=9).floors()
-    monkeypatch.setattr("statewise.tasks.hmm.task.DISTINCT", 100)
+    monkeypatch.setattr("statewise.beliefs.entropy.DISTINCT", 100)
     made = task("mess3", length=9)
     np.testing.assert_allclose(made.floors()[:5], exact[:5])
     assert (made.floors()[5:] != exact[5:]).all()
