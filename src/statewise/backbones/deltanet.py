@@ -29,7 +29,7 @@ from statewise.backbones.nn.block import BlockConfig, FeedForward
 from statewise.backbones.nn.cache import SLACK, PlaceStore
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.backbones.nn.layers import Init, Matrix, RMSNorm, TokenEmbedding, check_init, draw_normal, init_weights
-from statewise.data_types import Batch, Hidden
+from statewise.batch import Batch, Hidden
 from statewise.runtime.bounds import bounded
 
 CHUNK = 16
