@@ -69,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
     def analysis(name: str) -> Callable[[int], dict[str, float]]:
         def run(rows: int) -> dict[str, float]:
             with ExitStack() as patches:
-                for module in ("continuations", "detours", "map"):
+                for module in ("trials", "detours", "map"):
                     where = importlib.import_module(f"statewise.analysis.world_models.{module}")
                     patches.enter_context(mock.patch.object(where, "ROWS", rows))
                 found: Findings = make_analysis(name, **analyses[name]).analyze(subject)

@@ -95,7 +95,7 @@ def train(tmp_path, monkeypatch, capsys):
     ("parts", "said"),
     [
         ({"objective": "own_parts:Steps"}, "Steps: a part of its loss is called steps, which the training log uses"),
-        ({"objective": "own_parts:Share"}, "Share: a part of its loss is called accuracy, which the log of"),
+        ({"objective": "own_parts:Share"}, "Share: a part of its loss is called accuracy, which the training log"),
         ({"objective": "own_parts:Tied"}, "are one tensor, and a checkpoint holds each under one name"),
         ({"task": "own_parts:BelowZero"}, "BelowZero: the metric gain_in_accuracy must be a number from 0 to 1"),
         ({"task": "own_parts:Headless"}, "headline metric is 'exact_matches', which is not one of its metrics: path"),

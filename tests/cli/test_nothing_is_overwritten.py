@@ -52,7 +52,7 @@ def graphs(run):
         (["strips", "traces", "simple", "--num", "20", "--out", "t.csv"], ["t.csv"]),
         (["strips", "export", "m.json", "--out", "d.pddl"], ["d.pddl"]),
         (["strips", "show", "simple", "--out", "shown"], ["shown/attention.png"]),
-        (["judge", "a", "b", "--url", "u", "--model", "m", "--out", "j.jsonl"], ["j.summary.json"]),
+        (["judge", "a", "b", "--url", "http://localhost:1", "--model", "m", "--out", "j.jsonl"], ["j.summary.json"]),
         (["train", "path-star-small", "--out", "new"], ["new/thesis.tex"]),
         (["convert", "sps", "x", "--config", "c.json", "--corpus", "c", "--out", "new"], ["new/thesis.tex"]),
         (["train", "path-star-small", "--seeds", "1-2", "--out", "new"], ["new/thesis.tex"]),

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
+from statewise.runtime.devices import in_float64
+
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 MARGIN = 16
 """Columns by which the output of a convolution may be longer than its input."""
@@ -177,7 +179,7 @@ def relative(one: Tensor, other: Tensor) -> float:
     """The largest difference of two tensors, relative to their largest number; 0 for tensors of different sizes."""
     if one.shape != other.shape or not one.numel():
         return 0.0
-    one, other = one.double(), other.double()
+    one, other = in_float64(one), in_float64(other)
     scale = float(torch.maximum(one.abs().max(), other.abs().max()))
     found = float((one - other).abs().max())
     return 0.0 if found == 0 else found / scale if found == found and scale > 0 else float("inf")
