@@ -385,7 +385,7 @@ def test_suites_that_make_no_sense_are_refused(tmp_path, capsys, old, new, messa
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("evaluate --length 12,24", "analyze belief-geometry", "bits/next_token-gpt: .* such a task is hmm"),
+        ("evaluate --length 12,24", "analyze belief-geometry", "bits/next_token-gpt: .* such tasks are hmm and pomdp"),
         ("evaluate --length 12,24", "analyze rollout-drift", "bits/next_token-gpt: .* needs a model"),
         (
             "evaluate --length 12,24",

@@ -424,7 +424,7 @@ def test_the_measured_length_stays_within_the_context():
 
 
 def test_a_model_that_cannot_draft_is_refused_with_those_that_can():
-    having = "joint_multi_token and next_latent, or the objectives multi_token and latent_multi_token on gpt or recur"
+    having = "joint_multi_token and next_latent, or the objectives multi_token and latent_multi_token on deltanet, gpt"
     with pytest.raises(ValueError, match=f"prompt_lookup, any model.*{having}"), explaining_missing_capability():
         speculative().decode(model("next_token"), of_prompts())
 

@@ -267,23 +267,23 @@ def test_it_stops_when_solved_and_keeps_the_best(tmp_path, monkeypatch):
 
 def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
     calls = 0
-    from statewise.objectives import next_token
+    from statewise.losses import vocabulary_head
 
-    original = next_token.head_loss
+    original = vocabulary_head.head_loss
 
     def breaking(*given):
         nonlocal calls
         calls += torch.is_grad_enabled()
         return original(*given) * (float("nan") if calls == 13 else 1.0)
 
-    next_token.head_loss = breaking
+    vocabulary_head.head_loss = breaking
     try:
         with pytest.raises(
             NotFinite, match=r"step 13: .*next_token.* is nan; .*the last checkpoint is that of step 10"
         ):
             train(tiny(), tmp_path / "run")
     finally:
-        next_token.head_loss = original
+        vocabulary_head.head_loss = original
     run = Run.open(tmp_path / "run")
     assert run.end()["reason"] == "not finite"
     assert [found.step for found in run.checkpoints()] == [5, 10]
@@ -292,10 +292,10 @@ def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_at_once_is_not_put_down_to_the_learning_rate(tmp_path, monkeypatch):
-    from statewise.objectives import next_token
+    from statewise.losses import vocabulary_head
 
-    original = next_token.head_loss
-    monkeypatch.setattr(next_token, "head_loss", lambda *given: original(*given) * float("nan"))
+    original = vocabulary_head.head_loss
+    monkeypatch.setattr(vocabulary_head, "head_loss", lambda *given: original(*given) * float("nan"))
     with pytest.raises(NotFinite, match=r"step 1: .*no checkpoint yet\. No step had been made: the loss"):
         train(tiny(), tmp_path / "run")
 

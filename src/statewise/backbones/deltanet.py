@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache as cached
@@ -256,8 +257,9 @@ class DeltaLayer(nn.Module):
         if config.decay:
             self.decay_proj = nn.Linear(D, H, bias=False)
             # Rates A softplus(dt) from 0.001 to 1.6 for the heads, in the range of Mamba-2 and Gated DeltaNet.
-            self.log_rate = nn.Parameter(torch.linspace(1.0, 16.0, H).log())
-            self.step = nn.Parameter(torch.logspace(-3.0, -1.0, H).expm1().log())
+            places = [head / max(1, H - 1) for head in range(H)]
+            self.log_rate = nn.Parameter(torch.tensor([math.log(1 + 15 * place) for place in places]))
+            self.step = nn.Parameter(torch.tensor([math.log(math.expm1(10 ** (2 * place - 3))) for place in places]))
         self.norm = RMSNorm(D // H, eps=config.norm_eps)
         self.out_proj = nn.Linear(D, D, bias=False)
 

@@ -14,12 +14,13 @@ from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.nn import belief_slots as slots
 from statewise.backbones.nn.layers import RMSNorm, TokenEmbedding, make_norm
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
+from statewise.losses import joint_multi_token, next_latent
+from statewise.losses.joint_multi_token import Fetch, JointMultiTokenConfig
+from statewise.losses.next_latent import NextLatentConfig
 from statewise.model.recipes import read_recipe
-from statewise.objectives import OBJECTIVES, joint_multi_token, next_latent
+from statewise.objectives import OBJECTIVES
 from statewise.objectives.belief_state import text_head
 from statewise.objectives.belief_state.objective import BeliefStateConfig
-from statewise.objectives.joint_multi_token import Fetch, JointMultiTokenConfig
-from statewise.objectives.next_latent import NextLatentConfig
 
 
 def test_rms_norm_is_the_composed_one_gradients_included():

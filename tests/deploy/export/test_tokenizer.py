@@ -34,6 +34,7 @@ CASES = {
         {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 30, "encoding": "fill_in_the_middle"},
         {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 30, "encoding": "goal_augmentation"},
     ],
+    "pomdp": [{"held_out_sequences": 30}],
     "recall": [{"held_out_sequences": 30}, {"held_out_sequences": 30, "own_symbols": False}],
     "sequences": [{"separator": separator} for separator in LINES],
     "stories": [

@@ -372,7 +372,7 @@ def test_missing_files_and_other_bytes(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_problem(domain_path, tmp_path / "none.pddl")
     problem_path.write_bytes(b"\xff\xfe(define")
-    with pytest.raises(ValueError, match=r"problem\.pddl: not UTF-8"):
+    with pytest.raises(ValueError, match=r"problem\.pddl:1: not UTF-8"):
         read_problem(domain_path, problem_path)
 
 
