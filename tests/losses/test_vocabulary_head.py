@@ -5,6 +5,7 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_belief_slots, tiny_gpt, tiny_objective, tiny_two_stream
 from torch.nn import functional as F
 
+from statewise.losses import vocabulary_head as module
 from statewise.losses.targets import IGNORED
 from statewise.losses.vocabulary_head import (
     blockwise_divergence,
@@ -13,7 +14,6 @@ from statewise.losses.vocabulary_head import (
     whole_divergence,
     whole_loss,
 )
-from statewise.objectives import vocabulary_head as module
 
 N, D, V = 23, 8, 17
 
@@ -42,6 +42,19 @@ def test_blocks_give_the_loss_and_gradients_of_single_positions(rows, scored):
     for factor in (1.0, -0.3):
         ours = torch.autograd.grad(factor * found, (readout, weight), retain_graph=True)
         torch.testing.assert_close(ours, torch.autograd.grad(factor * expected, (readout, weight), retain_graph=True))
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
+def test_smoothed_targets_are_those_of_pytorch(smoothing):
+    readout, weight, targets = of_loss()
+    expected = F.cross_entropy(readout @ weight.T, targets, reduction="sum", label_smoothing=smoothing)
+    gradients = torch.autograd.grad(expected, (readout, weight))
+    for found in (
+        whole_loss(readout, weight, targets, smoothing),
+        blockwise_loss(readout, weight, targets, 5, smoothing),
+    ):
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found, (readout, weight)), gradients)
 
 
 def test_the_gradient_of_the_loss_is_that_of_the_function():

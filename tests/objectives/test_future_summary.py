@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.data_types import Batch
-from statewise.objectives import vocabulary_head
+from statewise.losses import vocabulary_head
 
 pytestmark = pytest.mark.usefixtures("float64")
 

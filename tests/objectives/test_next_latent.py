@@ -6,7 +6,7 @@ from doubles import pack, random_batch, spread_weights, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
 from statewise.data_types import Batch
-from statewise.objectives import vocabulary_head
+from statewise.losses import vocabulary_head
 from statewise.objectives.next_latent import NextLatentConfig
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -6,9 +6,9 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, ti
 from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.data_types import Batch
+from statewise.losses import vocabulary_head
 from statewise.losses.targets import coming_tokens
 from statewise.losses.vocabulary_head import head_function
-from statewise.objectives import vocabulary_head
 from statewise.objectives.base import head_flops
 from statewise.objectives.token_order import TokenOrderConfig
 

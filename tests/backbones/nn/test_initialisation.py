@@ -15,9 +15,9 @@ from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.nn import belief_slots as slots
 from statewise.backbones.nn.layers import TokenEmbedding
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
+from statewise.losses.belief_state import text_head
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES, joint_multi_token, next_latent
-from statewise.objectives.belief_state import text_head
 from statewise.objectives.belief_state.objective import BeliefStateConfig
 from statewise.objectives.joint_multi_token import Fetch, JointMultiTokenConfig
 from statewise.objectives.next_latent import NextLatentConfig
