@@ -27,9 +27,9 @@ from timing import Benchmark, parser, ratio
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.belief_state.pair_loss import pair_loss
-from statewise.objectives.belief_state.pairs import Pairs, Sampling, layout
-from statewise.objectives.belief_state.text_head import MixtureHead, MLPHead, TextHead
+from statewise.losses.belief_state.pair_loss import pair_loss
+from statewise.losses.belief_state.pairs import Pairs, Sampling, layout
+from statewise.losses.belief_state.text_head import MixtureHead, MLPHead, TextHead
 from statewise.training import machine
 
 

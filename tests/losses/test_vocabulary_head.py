@@ -44,6 +44,19 @@ def test_blocks_give_the_loss_and_gradients_of_single_positions(rows, scored):
         torch.testing.assert_close(ours, torch.autograd.grad(factor * expected, (readout, weight), retain_graph=True))
 
 
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
+def test_smoothed_targets_are_those_of_pytorch(smoothing):
+    readout, weight, targets = of_loss()
+    expected = F.cross_entropy(readout @ weight.T, targets, reduction="sum", label_smoothing=smoothing)
+    gradients = torch.autograd.grad(expected, (readout, weight))
+    for found in (
+        whole_loss(readout, weight, targets, smoothing),
+        blockwise_loss(readout, weight, targets, 5, smoothing),
+    ):
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found, (readout, weight)), gradients)
+
+
 def test_the_gradient_of_the_loss_is_that_of_the_function():
     readout, weight, targets = of_loss()
     torch.autograd.gradcheck(lambda x, w: blockwise_loss(x, w, targets, 4), (readout, weight))

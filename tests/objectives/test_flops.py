@@ -7,9 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.backbones.capabilities import Carrying
 from statewise.data_types import Batch
+from statewise.losses.belief_state import pair_loss
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import document_lengths, head_flops
-from statewise.objectives.belief_state import pair_loss
 
 pytestmark = pytest.mark.usefixtures("attention_without_padding")
 

@@ -9,9 +9,9 @@ from torch.overrides import TorchFunctionMode
 from statewise.backbones.nn.attention import attend_fused
 from statewise.backbones.nn.belief_slots import SlotUpdate
 from statewise.backbones.nn.masks import Documents
+from statewise.losses.belief_state import pair_loss, pairs
+from statewise.losses.belief_state.pair_loss import MLPWorker, Worker
 from statewise.objectives import OBJECTIVES
-from statewise.objectives.belief_state import pair_loss, pairs
-from statewise.objectives.belief_state.pair_loss import MLPWorker, Worker
 
 HALF = (torch.bfloat16, torch.float16)
 IN_FLOAT32 = {

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from statewise.backbones.nn.masks import mirrored_columns
 from statewise.batch import Hidden
 
 if TYPE_CHECKING:
@@ -119,11 +120,9 @@ class BackboneFactory(Protocol):
 
 def encode_backwards(encoder: Backbone, batch: Batch) -> Hidden:
     """`Hidden` at each position after the tokens from the end of its document back to it, that position included."""
-    column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-    length = batch.real.sum(1, keepdim=True)
-    mirror = torch.where(column < length, length - 1 - column, column)  # padding stays at the end
+    mirror = mirrored_columns(batch.real)
     documents = None if batch.documents is None else batch.documents.gather(1, mirror)
-    # Padding stays in place. A reversed row does not continue the previous one.
+    # A reversed row does not continue the previous one.
     mirrored = batch._replace(tokens=batch.tokens.gather(1, mirror), documents=documents, continuation=None)
     hidden = encoder.encode(mirrored)
     return Hidden(*(part.gather(1, mirror[:, :, None].expand_as(part)) for part in hidden))

@@ -5,7 +5,8 @@ latent = NextLatentLoss(width=768, horizon=2)
 out = latent(hidden, tokens, head_weight=model.lm_head.weight, embedding=model.get_input_embeddings())
 out.loss.backward()
 
-This room imports PyTorch and no other package. The objectives of `statewise train` compute their losses here.
+This room imports PyTorch and no other package; only `belief_state` needs NumPy too. The objectives of
+`statewise train` compute their losses here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statewise.losses.belief_state.loss import BeliefStatePair as BeliefStatePair
+    from statewise.losses.belief_state.loss import belief_state_loss as belief_state_loss
     from statewise.losses.future_summary import FutureSummaryLoss as FutureSummaryLoss
     from statewise.losses.joint_multi_token import JointMultiTokenLoss as JointMultiTokenLoss
     from statewise.losses.multi_token import MultiTokenLoss as MultiTokenLoss
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from statewise.losses.token_order import TokenOrderLoss as TokenOrderLoss
 
 __all__ = [
+    "BeliefStatePair",
     "FutureSummaryLoss",
     "JointMultiTokenLoss",
     "LossOutput",
@@ -34,9 +38,11 @@ __all__ = [
     "SemanticTubeLoss",
     "SequenceLoss",
     "TokenOrderLoss",
+    "belief_state_loss",
 ]
 
 _MODULES = {
+    "BeliefStatePair": "belief_state.loss",
     "FutureSummaryLoss": "future_summary",
     "JointMultiTokenLoss": "joint_multi_token",
     "LossOutput": "sequence_loss",
@@ -46,6 +52,7 @@ _MODULES = {
     "SemanticTubeLoss": "semantic_tube",
     "SequenceLoss": "sequence_loss",
     "TokenOrderLoss": "token_order",
+    "belief_state_loss": "belief_state.loss",
 }
 """The modules of the losses, imported on first use: who trains one objective reads one file."""
 

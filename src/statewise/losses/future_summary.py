@@ -66,12 +66,14 @@ class FutureSummaryLoss(SequenceLoss):
         self.map = nn.Linear(width, vocabulary, bias=False)
         init_weights(self.map, init)
 
-    def compute(self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+    def compute(
+        self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
+    ) -> Loss:
         """See `SequenceLoss.compute`."""
         bag = bag_loss(self.map, self.window, hidden, batch)
         return Loss(
             {
-                "next_token": next_token_part(hidden.readout, model.head_weight(), batch, counts),
+                "next_token": next_token_part(hidden.readout, model.head_weight(), batch, counts, smoothing),
                 "bag": Part(bag, counts["bag"], self.summary_weight),
             }
         )

@@ -75,6 +75,7 @@ def loss(
     hidden: Hidden,
     batch: Batch,
     counts: Mapping[str, Tensor],
+    smoothing: float = 0.0,
 ) -> Loss:
     """Parts `next_token` and `ahead`, the latter with one sum per place, in nats per token."""
     K, (first, end) = config.horizon, batch.span
@@ -85,7 +86,7 @@ def loss(
     embedded = model.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # not scored beyond the end
     readout = fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])
     weight = model.head_weight()
-    following = head_loss(readout[:, first - 1 - start :, 0], weight, token_targets(batch))
+    following = head_loss(readout[:, first - 1 - start :, 0], weight, token_targets(batch), smoothing=smoothing)
     ahead = []
     for steps in range(1, K + 1):
         from_, to = (column - steps - start for column in reached_columns(batch, steps))
@@ -106,9 +107,11 @@ class JointMultiTokenLoss(SequenceLoss):
         self.config: JointMultiTokenConfig = settings(JointMultiTokenConfig, horizon=horizon, init=init, **config)
         self.fetch = Fetch(width, horizon + 1, init=init, norm_eps=norm_eps)
 
-    def compute(self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+    def compute(
+        self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
+    ) -> Loss:
         """See `SequenceLoss.compute`."""
-        return loss(self.config, self.fetch, model, hidden, batch, counts)
+        return loss(self.config, self.fetch, model, hidden, batch, counts, smoothing)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens, and for each place the tokens that it can predict."""

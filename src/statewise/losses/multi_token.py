@@ -23,12 +23,17 @@ class MultiTokenConfig(AheadConfig):
 
 
 def parts(
-    config: AheadConfig, model: Vocabulary, readouts: Sequence[Tensor], batch: Batch, counts: Mapping[str, Tensor]
+    config: AheadConfig,
+    model: Vocabulary,
+    readouts: Sequence[Tensor],
+    batch: Batch,
+    counts: Mapping[str, Tensor],
+    smoothing: float = 0.0,
 ) -> dict[str, Part]:
     """Parts `next_token` and `ahead`, the latter with one sum per head, in nats per token. `readouts` (B, T, D): what
     the vocabulary head reads for the next token, then for each further one."""
     (first, end), weight = batch.span, model.head_weight()
-    following = head_loss(readouts[0][:, first - 1 : end - 1], weight, token_targets(batch))
+    following = head_loss(readouts[0][:, first - 1 : end - 1], weight, token_targets(batch), smoothing=smoothing)
     ahead = []
     for steps, readout in enumerate(readouts[1:], 1):
         start, stop = reached_columns(batch, steps)
@@ -50,10 +55,12 @@ class MultiTokenLoss(SequenceLoss):
         self.config: MultiTokenConfig = settings(MultiTokenConfig, horizon=horizon, **config)
         self.branches = nn.ModuleList(make_branch() for _ in range(horizon))
 
-    def compute(self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+    def compute(
+        self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
+    ) -> Loss:
         """See `SequenceLoss.compute`."""
         readouts = [hidden.readout, *(branch(hidden.state) for branch in self.branches)]
-        return Loss(parts(self.config, model, readouts, batch, counts))
+        return Loss(parts(self.config, model, readouts, batch, counts, smoothing))
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens, and for each further head the tokens that it can predict."""

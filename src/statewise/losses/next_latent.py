@@ -169,6 +169,7 @@ def totals(
     hidden: Hidden,
     batch: Batch,
     parts: Collection[str],
+    smoothing: float = 0.0,
 ) -> dict[str, Tensor]:
     """The sum of `next_token`, (), and those of each of `parts` by step, (K,); steps beyond the sequence's length
     add nothing."""
@@ -183,9 +184,9 @@ def totals(
     if few and "kl" in parts:
         log_probs = to_float32(model.logits(readout)).log_softmax(-1)
         goal_log_probs = _goal_log_probs(config, model, known[:, first - 1 : end - 1], log_probs)
-        total = token_loss(log_probs, batch)
+        total = token_loss(log_probs, batch, smoothing)
     else:
-        total = head_loss(readout, weight, targets)
+        total = head_loss(readout, weight, targets, smoothing=smoothing)
     sums: dict[str, list[Tensor]] = {name: [] for name in parts}
     for step, rolled in enumerate(dynamics.rollout(hidden.state, batch.tokens, model, steps), 1):
         start, stop = reached_columns(batch, step)
@@ -233,10 +234,11 @@ def loss(
     hidden: Hidden,
     batch: Batch,
     counts: Mapping[str, Tensor],
+    smoothing: float = 0.0,
 ) -> Loss:
     """Parts `next_token` (nats), `latent` (smooth L1 per element), `kl` and `ce` (nats); all but the first per step."""
     weights = {"next_token": 1.0, **config.weights}
-    sums = totals(config, dynamics, model, hidden, batch, config.weights)
+    sums = totals(config, dynamics, model, hidden, batch, config.weights, smoothing)
     return Loss({name: Part(sums[name], counts[name], weight) for name, weight in weights.items()})
 
 
@@ -254,9 +256,11 @@ class NextLatentLoss(SequenceLoss):
         hidden = self.config.hidden_width(width)
         self.dynamics = LatentDynamics(width, width, hidden, self.config.dynamics_norm, init=init, norm_eps=norm_eps)
 
-    def compute(self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+    def compute(
+        self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
+    ) -> Loss:
         """See `SequenceLoss.compute`."""
-        return loss(self.config, self.dynamics, model, hidden, batch, counts)
+        return loss(self.config, self.dynamics, model, hidden, batch, counts, smoothing)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens; per step, transitions within a document, and those whose next token is scored."""

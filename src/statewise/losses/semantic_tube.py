@@ -45,12 +45,17 @@ def counts(batch: Batch) -> dict[str, Tensor]:
 
 
 def loss(
-    config: SemanticTubeConfig, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]
+    config: SemanticTubeConfig,
+    model: Vocabulary,
+    hidden: Hidden,
+    batch: Batch,
+    counts: Mapping[str, Tensor],
+    smoothing: float = 0.0,
 ) -> Loss:
     """Parts `next_token`, in nats per token, and `tube`, 1 - cos per document of three tokens or more."""
     return Loss(
         {
-            "next_token": next_token_part(hidden.readout, model.head_weight(), batch, counts),
+            "next_token": next_token_part(hidden.readout, model.head_weight(), batch, counts, smoothing),
             "tube": Part(bend(hidden.state, batch), counts["tube"], config.tube_weight),
         }
     )
@@ -101,9 +106,11 @@ class SemanticTubeLoss(SequenceLoss):
         super().__init__()
         self.config: SemanticTubeConfig = settings(SemanticTubeConfig, tube_weight=tube_weight)
 
-    def compute(self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+    def compute(
+        self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
+    ) -> Loss:
         """See `SequenceLoss.compute`."""
-        return loss(self.config, model, hidden, batch, counts)
+        return loss(self.config, model, hidden, batch, counts, smoothing)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens; documents of three tokens or more."""

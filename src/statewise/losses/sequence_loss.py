@@ -67,12 +67,20 @@ class LossOutput(NamedTuple):
     """The mean of each part by name, (), without gradients."""
 
 
+Items = Tensor | int | Mapping[str, Tensor]
+"""The numbers of terms in all batches whose gradients are accumulated: that of scored tokens, or those of all parts by
+name."""
+
+
 class SequenceLoss(nn.Module, ABC):
     """A loss of hidden states and tokens, with the modules that it trains. Add its parameters to the optimiser."""
 
     @abstractmethod
-    def compute(self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
-        """The parts of the loss: sums over `batch`, with `counts` as their numbers of terms."""
+    def compute(
+        self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
+    ) -> Loss:
+        """The parts of the loss: sums over `batch`, with `counts` as their numbers of terms. `smoothing`: the share of
+        a target's probability that all tokens have equally, for the next token."""
 
     @abstractmethod
     def counts(self, batch: Batch) -> dict[str, Tensor]:
@@ -90,7 +98,8 @@ class SequenceLoss(nn.Module, ABC):
         scored: Tensor | None = None,
         labels: Tensor | None = None,
         state: Tensor | None = None,
-        num_items: Tensor | int | None = None,
+        num_items: Items | None = None,
+        label_smoothing: float = 0.0,
     ) -> LossOutput:
         """The loss of hidden states `hidden` (B, T, D), which the vocabulary head reads, at `tokens` (B, T).
 
@@ -105,8 +114,11 @@ class SequenceLoss(nn.Module, ABC):
 
         `num_items`, the number of scored tokens of all batches whose gradients are accumulated, makes the sum of their
         losses the loss of the whole: exactly for the next token, and for the other parts where the batches have the
-        same number of their terms per scored token, as rows of one length have. Raises `ValueError` if shapes do not
-        fit.
+        same number of their terms per scored token, as rows of one length have. It is exact for all parts with the
+        sums of `terms` over these batches.
+
+        `label_smoothing`, as PyTorch's cross-entropy has it, is for the next token. Raises `ValueError` if shapes do
+        not fit.
         """
         batch = make_batch(hidden, tokens, documents, position_ids, scored, labels)
         model = GivenVocabulary(head_weight, _embedding(embedding))
@@ -115,12 +127,44 @@ class SequenceLoss(nn.Module, ABC):
                 f"head_weight has the shape {tuple(head_weight.shape)}; hidden states of {hidden.shape[2]} features "
                 f"need (V, {hidden.shape[2]})"
             )
-        counts = self.counts(batch)
-        if num_items is not None:
-            share = torch.as_tensor(num_items, device=tokens.device) / batch.scored.sum().clamp(min=1)
-            counts = {name: count * share for name, count in counts.items()}
-        loss = self.compute(model, Hidden(hidden if state is None else state, hidden), batch, counts)
-        return LossOutput(loss.value(), {name: part.mean().detach() for name, part in loss.parts.items()})
+        if state is not None and state.shape[:2] != tokens.shape:
+            raise ValueError(f"state has the shape {tuple(state.shape)}, and tokens {tuple(tokens.shape)}")
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing must be at least 0 and at most 1, not {label_smoothing}")
+        counts = share_of(self.counts(batch), num_items, batch.scored)
+        states = Hidden(hidden if state is None else state, hidden)
+        return result(self.compute(model, states, batch, counts, label_smoothing))
+
+    def terms(
+        self,
+        tokens: Tensor,
+        *,
+        documents: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        scored: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """The number of terms of each part in a batch, () or (m,), from the arguments of `forward`. Add those of all
+        batches of a step, and give the sums to each as `num_items`."""
+        return self.counts(make_batch(tokens[..., None], tokens, documents, position_ids, scored, labels))
+
+
+def share_of(counts: Mapping[str, Tensor], num_items: Items | None, scored: Tensor) -> Mapping[str, Tensor]:
+    """The numbers that the sums of a batch are divided by, if it is one of several with `num_items` in total: its own
+    `counts`, in proportion to its `scored` tokens. Raises `ValueError` if a part's is missing."""
+    if num_items is None:
+        return counts
+    if not isinstance(num_items, Mapping):
+        share = torch.as_tensor(num_items, device=scored.device) / scored.sum().clamp(min=1)
+        return {name: count * share for name, count in counts.items()}
+    if missing := [name for name in counts if name not in num_items]:
+        raise ValueError(f"num_items must have the number of terms of each part; {', '.join(missing)} is missing")
+    return {name: torch.as_tensor(num_items[name], device=scored.device) for name in counts}
+
+
+def result(loss: Loss) -> LossOutput:
+    """What is returned of the parts of a loss."""
+    return LossOutput(loss.value(), {name: part.mean().detach() for name, part in loss.parts.items()})
 
 
 def make_batch(

@@ -36,11 +36,20 @@ def token_targets(batch: Batch) -> Tensor:
     return torch.where(scored, tokens, IGNORED)
 
 
-def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
+def token_loss(log_probs: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V). If only the loss
     is needed, use `head_loss`, which does not store log-probabilities."""
-    targets = token_targets(batch).flatten()
-    return F.nll_loss(log_probs.flatten(0, 1), targets, ignore_index=IGNORED, reduction="sum")
+    return summed_loss(log_probs.flatten(0, 1), token_targets(batch).flatten(), smoothing)
+
+
+def summed_loss(log_probs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Scalar: summed cross-entropy in nats of `targets` (N,), `IGNORED` where nothing is predicted, from `log_probs`
+    (N, V). All tokens have the share `smoothing` of a target's probability equally (Szegedy et al. 2016)."""
+    loss = F.nll_loss(log_probs, targets, ignore_index=IGNORED, reduction="sum")
+    if not smoothing:
+        return loss
+    even = (-log_probs.mean(-1) * (targets != IGNORED)).sum()
+    return (1 - smoothing) * loss + smoothing * even
 
 
 def reached_columns(batch: Batch, steps: int) -> tuple[int, int]:

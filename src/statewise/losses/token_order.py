@@ -55,6 +55,7 @@ def loss(
     hidden: Hidden,
     batch: Batch,
     counts: Mapping[str, Tensor],
+    smoothing: float = 0.0,
 ) -> Loss:
     """Parts `next_token` and `order`, both cross-entropies in nats per scored token."""
     first, end = batch.span
@@ -62,7 +63,7 @@ def loss(
     ranked = head_function(readout, order.weight, _order_loss(config, batch))
     return Loss(
         {
-            "next_token": next_token_part(hidden.readout, model.head_weight(), batch, counts),
+            "next_token": next_token_part(hidden.readout, model.head_weight(), batch, counts, smoothing),
             "order": Part(ranked, counts["order"], config.order_weight),
         }
     )
@@ -98,9 +99,11 @@ class TokenOrderLoss(SequenceLoss):
         self.order = nn.Linear(width, vocabulary, bias=False)
         init_weights(self.order, init)
 
-    def compute(self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+    def compute(
+        self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
+    ) -> Loss:
         """See `SequenceLoss.compute`."""
-        return loss(self.config, self.order, model, hidden, batch, counts)
+        return loss(self.config, self.order, model, hidden, batch, counts, smoothing)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens, for both parts."""

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.nn.differentiable_once import differentiable_once, eager
 from statewise.batch import Batch, Part
-from statewise.losses.targets import IGNORED, to_float32, token_targets
+from statewise.losses.targets import IGNORED, summed_loss, to_float32, token_targets
 
 WHOLE_UP_TO = {"cpu": 2**25, "cuda": 2**27}
 """Maximum number of logits computed all at once; `benchmarks/token_loss.py` compares both ways."""
@@ -53,35 +53,41 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def head_loss(readout: Tensor, weight: Tensor, targets: Tensor, at_once: bool | None = None) -> Tensor:
+def head_loss(
+    readout: Tensor, weight: Tensor, targets: Tensor, at_once: bool | None = None, smoothing: float = 0.0
+) -> Tensor:
     """Scalar: summed cross-entropy in nats of `targets` (...) under the softmax of `weight` times the readout.
 
     `readout` (..., D), `weight` (V, D); targets that are `IGNORED` add nothing. Under autocast products are taken in
     its precision; the softmax and all sums in float32 or better. `at_once`: whether all logits are taken together;
     None: if they are few. A caller with several such losses, whose logits would be kept together, decides by all.
+    `smoothing`: the share of a target's probability that all tokens have equally.
     """
     if fits_whole(targets.numel(), len(weight), readout.device) if at_once is None else at_once:
-        return whole_loss(readout, weight, targets)
-    return blockwise_loss(readout, weight, targets, rows_of_block(len(weight), readout.device))
+        return whole_loss(readout, weight, targets, smoothing)
+    return blockwise_loss(readout, weight, targets, rows_of_block(len(weight), readout.device), smoothing)
 
 
-def next_token_part(readout: Tensor, weight: Tensor, batch: Batch, counts: Mapping[str, Tensor]) -> Part:
+def next_token_part(
+    readout: Tensor, weight: Tensor, batch: Batch, counts: Mapping[str, Tensor], smoothing: float = 0.0
+) -> Part:
     """The cross-entropy of the scored tokens, in nats, from readouts (B, T, D) and the head's matrix (V, D)."""
     first, end = batch.span
-    total = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
+    total = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch), smoothing=smoothing)
     return Part(total, counts["next_token"], 1.0)
 
 
-def whole_loss(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+def whole_loss(readout: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """`head_loss` with all logits at once."""
     log_probs = to_float32(F.linear(readout, weight)).log_softmax(-1)
-    return F.nll_loss(log_probs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return summed_loss(log_probs.flatten(0, -2), targets.flatten(), smoothing)
 
 
 @eager
-def blockwise_loss(readout: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
+def blockwise_loss(readout: Tensor, weight: Tensor, targets: Tensor, rows: int, smoothing: float = 0.0) -> Tensor:
     """`head_loss` in blocks of `rows` positions."""
-    return _sum_over_blocks(partial(_loss_of_block, targets=targets.flatten()), rows, readout, weight)
+    of_block = partial(_loss_of_block, targets=targets.flatten(), smoothing=smoothing)
+    return _sum_over_blocks(of_block, rows, readout, weight)
 
 
 def whole_divergence(ahead: Tensor, known_log_probs: Tensor, weight: Tensor, counted: Tensor) -> Tensor:
@@ -159,19 +165,27 @@ class _SumOverBlocks(torch.autograd.Function):
 
 
 def _loss_of_block(
-    vectors: list[Tensor], matrix: Tensor, block: slice, gradients: Gradients, *, targets: Tensor
+    vectors: list[Tensor],
+    matrix: Tensor,
+    block: slice,
+    gradients: Gradients,
+    *,
+    targets: Tensor,
+    smoothing: float = 0.0,
 ) -> Tensor:
     (x,), targets, (of_readout, of_weight) = vectors, targets[block], gradients
     exact = torch.promote_types(x.dtype, torch.float32)
     log_probs = torch.log_softmax(torch.mm(x, matrix.t()), -1, dtype=exact)
-    loss = F.nll_loss(log_probs, targets, ignore_index=IGNORED, reduction="sum")
+    loss = summed_loss(log_probs, targets, smoothing)
     if of_readout is None and of_weight is None:
         return loss
-    # The gradient at the logits is softmax - one-hot where a target counts, and 0 elsewhere: rows that do not count
-    # are zeroed on the products' smaller sides.
+    # The gradient at the logits is softmax - target's distribution where a target counts, and 0 elsewhere: rows that do
+    # not count are zeroed on the products' smaller sides.
     counts = (targets != IGNORED)[:, None]
     excess = log_probs.exp_()
-    excess.scatter_add_(1, targets.clamp(min=0)[:, None], excess.new_full((1, 1), -1.0).expand(len(excess), 1))
+    excess.scatter_add_(1, targets.clamp(min=0)[:, None], excess.new_full((1, 1), smoothing - 1).expand(len(excess), 1))
+    if smoothing:
+        excess -= smoothing / excess.shape[1]
     excess = excess.to(x.dtype)
     if of_readout is not None:
         of_readout[block] = torch.mm(excess, matrix) * counts

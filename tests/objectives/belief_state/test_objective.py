@@ -6,8 +6,8 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objecti
 from torch.nn import functional as F
 
 from statewise.data_types import Batch
-from statewise.objectives.belief_state import pair_loss
-from statewise.objectives.belief_state.pairs import Block
+from statewise.losses.belief_state import pair_loss
+from statewise.losses.belief_state.pairs import Block
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -82,6 +82,14 @@ def document_starts(documents: Tensor) -> Tensor:
     return starts
 
 
+def mirrored_columns(real: Tensor) -> Tensor:
+    """(B, T) int64 from `real` (B, T) bool, False on padding on the right: the column whose token each position has if
+    rows are reversed and padding stays at the end. It is its own inverse."""
+    column = torch.arange(real.shape[1], device=real.device)
+    length = real.sum(1, keepdim=True)
+    return torch.where(column < length, length - 1 - column, column)
+
+
 def positions_within_documents(documents: Tensor) -> Tensor:
     """(B, T): each position's distance from the start of its document."""
     column = torch.arange(documents.shape[1], device=documents.device)

@@ -19,7 +19,7 @@ from typing_extensions import override
 from statewise.backbones.base import Backbone
 from statewise.batch import Batch, Hidden
 from statewise.decoding.predictor import FutureReader, GoalScorer, Reversible, SuffixEncoder
-from statewise.objectives.belief_state.text_head import TextHead
+from statewise.losses.belief_state.text_head import TextHead
 from statewise.objectives.predictors import CausalCursor, CausalPredictor
 
 

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from statewise.backbones.nn.differentiable_once import differentiable_once, eager
-from statewise.objectives.belief_state.pairs import WASTED, Block, Group, Layout
-from statewise.objectives.belief_state.text_head import MixtureHead, MLPHead, TextHead
+from statewise.losses.belief_state.pairs import WASTED, Block, Group, Layout
+from statewise.losses.belief_state.text_head import MixtureHead, MLPHead, TextHead
 
 BLOCK = {"cpu": 6 * 2**20, "cuda": 512 * 2**20}
 """Bytes that a block's logits and hidden states may take: on a CPU they should stay in its cache, on a GPU blocks

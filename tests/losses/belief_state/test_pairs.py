@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.objectives.belief_state.pairs import WASTED, Pairs, Sampling, expected_weights, layout, pair_numbers
+from statewise.losses.belief_state.pairs import WASTED, Pairs, Sampling, expected_weights, layout, pair_numbers
 
 
 def draw_pairs(seed, B=3, T=9, documents=True):

@@ -1,0 +1,1 @@
+"""The Belief State Transformer's loss: pairs of a prefix and a suffix, their blocks, and the text heads."""
