@@ -15,11 +15,11 @@ from statewise.backbones.nn import belief_slots as slots
 from statewise.backbones.nn.layers import RMSNorm, TokenEmbedding, make_norm
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.losses import joint_multi_token, next_latent
+from statewise.losses.belief_state import text_head
 from statewise.losses.joint_multi_token import Fetch, JointMultiTokenConfig
 from statewise.losses.next_latent import NextLatentConfig
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
-from statewise.objectives.belief_state import text_head
 from statewise.objectives.belief_state.objective import BeliefStateConfig
 
 
