@@ -38,3 +38,15 @@ def test_a_strips_model_is_learned_and_proven(script, capsys):
     said = capsys.readouterr().out
     assert said.startswith("sail\n  pre  ")
     assert said.endswith("equivalent, proven for all instances\n")
+
+
+def test_a_loop_of_ones_own_trains_with_a_belief_loss(script, capsys):
+    parts = script("own_loop")["main"](steps=60)
+    assert set(parts) == {"next_token", "latent", "kl"}
+    assert parts["next_token"] < 0.68  # chance is ln 2 = .69
+    assert "step 60: next_token" in capsys.readouterr().out
+
+
+def test_the_trainer_of_transformers_trains_with_a_belief_loss(script):
+    pytest.importorskip("transformers")
+    assert script("own_trainer")["main"](steps=20) < 2  # chance is ln 8 = 2.08

@@ -1,0 +1,145 @@
+"""The losses for training loops of others: equal to the objectives', however scored, with PyTorch alone."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from doubles import VOCABULARY, pack, random_batch, tiny_objective
+
+from statewise import losses
+from statewise.losses.sequence_loss import documents_of
+
+BLOCKED = """
+import sys
+for name in ("numpy", "yaml", "scipy", "jsonargparse", "safetensors", "rich", "lightning", "filelock", "transformers"):
+    sys.modules[name] = None
+import torch
+import statewise.losses as losses
+hidden = torch.randn(2, 9, 8, requires_grad=True)
+tokens = torch.randint(5, (2, 9))
+weight = torch.randn(5, 8, requires_grad=True)
+for loss in (losses.NextLatentLoss(8, 2), losses.TokenOrderLoss(8, 5), losses.SemanticTubeLoss(),
+             losses.JointMultiTokenLoss(8), losses.FutureSummaryLoss(8, 5)):
+    loss(hidden, tokens, head_weight=weight, embedding=weight).loss.backward()
+print(*sorted(name for name in sys.modules if name.startswith("statewise") and name.count(".") == 1))
+"""
+
+
+def kinds(width: int, vocabulary: int) -> dict:
+    """Each loss, with the name and the fields of the objective that computes the same."""
+    return {
+        "next_token": (losses.NextTokenLoss(), {}),
+        "next_latent": (losses.NextLatentLoss(width, 3, ce_weight=0.5), {"horizon": 3, "ce_weight": 0.5}),
+        "joint_multi_token": (losses.JointMultiTokenLoss(width, 2), {"horizon": 2}),
+        "token_order": (losses.TokenOrderLoss(width, vocabulary, 4), {"window": 4}),
+        "future_summary": (losses.FutureSummaryLoss(width, vocabulary, 5), {"summary": "bag", "window": 5}),
+        "semantic_tube": (losses.SemanticTubeLoss(0.3), {"tube_weight": 0.3}),
+    }
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", kinds(16, VOCABULARY))
+def test_a_loss_is_the_one_of_its_objective(name, packed):
+    loss, fields = kinds(16, VOCABULARY)[name]
+    objective, batch = tiny_objective(name, **fields), random_batch()
+    batch = pack(batch) if packed else batch
+    loss.load_state_dict({key: tensor for key, tensor in objective.state_dict().items() if "backbone" not in key})
+    expected = objective(batch).value()
+    wanted = torch.autograd.grad(expected, list(objective.parameters()), allow_unused=True)
+    backbone = objective.backbone
+    out = loss(
+        backbone.encode(batch).readout,
+        batch.tokens,
+        head_weight=backbone.head_weight(),
+        embedding=backbone.embed,
+        documents=batch.document_ids,
+        scored=batch.scored,
+    )
+    torch.testing.assert_close(out.loss, expected)
+    assert set(out.parts) == set(objective(batch).parts)
+    out.loss.backward()
+    trained = dict(objective.named_parameters()) | dict(loss.named_parameters())
+    for (key, _), gradient in zip(objective.named_parameters(), wanted):
+        if gradient is not None:
+            torch.testing.assert_close(trained[key].grad, gradient, msg=lambda message, key=key: f"{key}: {message}")
+
+
+@pytest.mark.usefixtures("float64")
+def test_further_heads_read_the_state_that_is_given():
+    torch.manual_seed(1)
+    loss = losses.MultiTokenLoss(lambda: torch.nn.Linear(12, 8), 2)
+    hidden, trunk, weight = torch.randn(2, 7, 8), torch.randn(2, 7, 12), torch.randn(5, 8)
+    tokens = torch.randint(5, (2, 7))
+    out = loss(hidden, tokens, head_weight=weight, embedding=weight, state=trunk)
+    ahead = []
+    for steps, branch in enumerate(loss.branches, 1):
+        logits = (branch(trunk) @ weight.T)[:, : 6 - steps].log_softmax(-1)
+        ahead.append(-logits.gather(-1, tokens[:, steps + 1 :, None]).mean())
+    torch.testing.assert_close(out.parts["ahead"], sum(ahead) / 2)
+
+
+@pytest.mark.usefixtures("float64")
+def test_labels_and_position_ids_say_what_scored_and_documents_say():
+    torch.manual_seed(0)
+    tokens, hidden, weight = torch.randint(5, (2, 8)), torch.randn(2, 8, 6), torch.randn(5, 6)
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 0, 1]])
+    documents = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 1, 1, 2, 2]])
+    assert torch.equal(documents_of(positions), documents)
+    scored = torch.rand(2, 8) < 0.7
+    loss = losses.NextLatentLoss(6, 2)
+    one = loss(hidden, tokens, head_weight=weight, embedding=weight, documents=documents, scored=scored)
+    labels = torch.where(scored, tokens, -100)
+    other = loss(hidden, tokens, head_weight=weight, embedding=weight, position_ids=positions, labels=labels)
+    torch.testing.assert_close(one, other)
+
+
+@pytest.mark.usefixtures("float64")
+def test_accumulated_batches_are_one_batch():
+    torch.manual_seed(0)
+    tokens, hidden, weight = torch.randint(5, (4, 8)), torch.randn(4, 8, 6, requires_grad=True), torch.randn(5, 6)
+    loss = losses.NextLatentLoss(6, 2)
+    whole = loss(hidden, tokens, head_weight=weight, embedding=weight).loss
+    (wanted,) = torch.autograd.grad(whole, hidden)
+    total = torch.zeros(())
+    for rows in (slice(0, 1), slice(1, 4)):
+        total = total + loss(hidden[rows], tokens[rows], head_weight=weight, embedding=weight, num_items=28).loss
+    torch.testing.assert_close(total, whole)
+    torch.testing.assert_close(torch.autograd.grad(total, hidden)[0], wanted)
+
+
+def test_pytorch_is_the_only_package_that_is_needed():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", BLOCKED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rooms = {name.removeprefix("statewise.") for name in done.stdout.split()}
+    assert rooms <= {"backbones", "batch", "config", "losses", "runtime"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokens": torch.zeros(2, 5, dtype=torch.long)}, "hidden has the shape"),
+        ({"scored": torch.ones(2, 3, dtype=torch.bool)}, "scored has the shape"),
+        ({"documents": torch.ones(2, 4), "position_ids": torch.ones(2, 4)}, "not both"),
+        ({"labels": torch.ones(2, 4), "scored": torch.ones(2, 4)}, "not both"),
+        ({"head_weight": torch.ones(5, 7)}, "head_weight has the shape"),
+        ({"embedding": 3}, "embedding must be"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given, message):
+    fields = {
+        "tokens": torch.zeros(2, 4, dtype=torch.long),
+        "head_weight": torch.ones(5, 6),
+        "embedding": torch.ones(5, 6),
+    }
+    fields |= given
+    with pytest.raises(ValueError, match=message):
+        losses.NextTokenLoss()(torch.zeros(2, 4, 6), fields.pop("tokens"), **fields)
+
+
+def test_messages_name_the_argument():
+    with pytest.raises(ValueError, match=r"^horizon must be at least 1"):
+        losses.NextLatentLoss(8, 0)
+    with pytest.raises(ValueError, match=r"^window must be at least 2"):
+        losses.FutureSummaryLoss(8, 5, 1)
