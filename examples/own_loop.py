@@ -1,7 +1,8 @@
-"""Next-latent prediction in a plain PyTorch loop: a GRU on bits, each third of which is the parity of two."""
+"""Next-latent prediction in a plain PyTorch loop: a GRU on bits, each third of which is the parity of two. The
+lines that a loss of statewise needs are marked."""
 
 import torch
-from statewise.losses import NextLatentLoss
+from statewise.losses import NextLatentLoss  # statewise
 from torch import nn
 
 
@@ -28,11 +29,11 @@ def main(steps: int = 400) -> dict[str, float]:
     """Trains, and returns the parts of the last step's loss. The next token costs at least 2/3 ln 2 = .46 nats."""
     torch.manual_seed(1)
     model = Model()
-    latent = NextLatentLoss(width=32, horizon=2)
-    optimizer = torch.optim.AdamW([*model.parameters(), *latent.parameters()], lr=3e-3)
+    latent = NextLatentLoss(width=32, horizon=2)  # statewise
+    optimizer = torch.optim.AdamW([*model.parameters(), *latent.parameters()], lr=3e-3)  # statewise
     for step in range(1, steps + 1):
         tokens = draw()
-        out = latent(model(tokens), tokens, head_weight=model.head.weight, embedding=model.embed)
+        out = latent(model(tokens), tokens, head_weight=model.head.weight, embedding=model.embed)  # statewise
         optimizer.zero_grad()
         out.loss.backward()
         optimizer.step()

@@ -1,38 +1,53 @@
-"""Next-latent prediction in the Trainer of transformers: one function more. Needs the extra `hf`."""
+"""Next-latent prediction in the Trainer of transformers. Needs the extra `hf`. The lines that a loss of statewise needs
+are marked."""
 
 import tempfile
 
 import torch
-from statewise.hf import loss_for, with_loss
+from statewise.hf import loss_for, with_loss  # statewise
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 
+def train(model: LlamaForCausalLM, rows: list[torch.Tensor], steps: int, rate: float, folder: str) -> list[float]:
+    """Trains on rows of token ids, saves the model in `folder`, and returns the loss of each step."""
+    compute = loss_for(model, "next_latent", horizon=2)  # statewise
+    arguments = TrainingArguments(
+        folder,
+        max_steps=steps,
+        learning_rate=rate,
+        lr_scheduler_type="constant",
+        per_device_train_batch_size=4,
+        train_sampling_strategy="sequential",
+        logging_steps=1,
+        max_grad_norm=0,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = Trainer(
+        model,
+        arguments,
+        train_dataset=[{"input_ids": row, "labels": row} for row in rows],
+        compute_loss_func=compute,  # statewise
+    )
+    trainer.train()
+    model.save_pretrained(folder)
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
 def main(steps: int = 200) -> float:
-    """Trains a small Llama on a row that repeats with a period of five, saves it, loads it again with its loss, and
-    returns the loss of the last steps."""
+    """Trains a small Llama on rows that repeat with a period of five, loads it again with its loss, and returns
+    the last step's loss."""
     torch.manual_seed(1)
-    pattern = torch.tensor([3, 1, 4, 1, 5])
-    rows = [{"input_ids": (ids := pattern.roll(shift).repeat(4)), "labels": ids} for shift in range(5)]
+    rows = [torch.tensor([3, 1, 4, 1, 5]).roll(shift).repeat(4) for shift in range(5)]
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=8, num_key_value_heads=2, **sizes))
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder,
-            max_steps=steps,
-            learning_rate=3e-3,
-            logging_steps=steps,
-            report_to=[],
-            save_strategy="no",
-            use_cpu=True,
-        )
-        trainer = Trainer(
-            model, arguments, train_dataset=rows, compute_loss_func=loss_for(model, "next_latent", horizon=2)
-        )
-        found = trainer.train().training_loss
-        model.save_pretrained(folder)
-        assert with_loss(folder).statewise_loss.config.horizon == 2
-    print(f"loss {found:.3f}")
-    return found
+        losses = train(model, rows, steps, 3e-3, folder)
+        assert with_loss(folder).statewise_loss.config.horizon == 2  # statewise
+    print(f"loss {losses[0]:.3f}, at last {losses[-1]:.3f}")
+    return losses[-1]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,12 @@
 """A loss attached to a model of transformers, in the Trainer of transformers and saved with the model."""
 
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -20,29 +27,43 @@ def rows(number: int) -> list[dict]:
     return [{"input_ids": (ids := torch.randint(17, (12,), generator=generator)), "labels": ids} for _ in range(number)]
 
 
-def test_a_trainer_trains_as_a_plain_loop(tmp_path):
-    options = {"horizon": 2, "latent_weight": 0.5}
-    data, rate = rows(8), 0.05
+OPTIONS, RATE = {"horizon": 2, "latent_weight": 0.5}, 0.05
+
+
+def start_model():
+    """A model with its loss, and the function that computes it."""
     model = model_of()
     torch.manual_seed(2)
-    compute = loss_for(model, "next_latent", **options)
-    start = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"),
-        max_steps=2,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
-        learning_rate=rate,
-        lr_scheduler_type="constant",
-        optim="sgd",
-        max_grad_norm=0.0,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-        train_sampling_strategy="sequential",
-    )
-    transformers.Trainer(model, arguments, train_dataset=data, compute_loss_func=compute).train()
+    return model, loss_for(model, "next_latent", **OPTIONS)
+
+
+def train(processes=1):
+    """The Trainer's model after two steps of four rows, accumulated over two batches."""
+    model, compute = start_model()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = transformers.TrainingArguments(
+            folder,
+            max_steps=2,
+            per_device_train_batch_size=2 // processes,
+            gradient_accumulation_steps=2,
+            learning_rate=RATE,
+            lr_scheduler_type="constant",
+            optim="sgd",
+            max_grad_norm=0.0,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+            train_sampling_strategy="sequential",
+        )
+        transformers.Trainer(model, arguments, train_dataset=rows(8), compute_loss_func=compute).train()
+    return model
+
+
+def test_a_trainer_trains_as_a_plain_loop():
+    data, options, rate = rows(8), OPTIONS, RATE
+    start = {key: tensor.clone() for key, tensor in start_model()[0].state_dict().items()}
+    model = train()
 
     plain = model_of()
     loss = plain.statewise_loss = NextLatentLoss(16, **options)
@@ -107,3 +128,96 @@ def test_models_that_no_loss_fits_are_refused():
     tokens = torch.randint(17, (1, 8))
     with pytest.raises(ValueError, match="not a linear map"):
         compute(capped(input_ids=tokens), tokens)
+
+
+def test_the_loss_takes_label_smoothing_and_labels_that_the_model_was_given():
+    model = model_of()
+    compute = loss_for(model, "next_token", label_smoothing=0.2)
+    tokens = torch.randint(17, (2, 10))
+    labels = torch.where(torch.rand(2, 10) < 0.6, tokens, -100)
+    outputs = model(input_ids=tokens, labels=labels)
+    wanted = torch.nn.functional.cross_entropy(
+        outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=0.2
+    )
+    torch.testing.assert_close(compute(outputs, None), wanted)
+    with pytest.raises(ValueError, match="needs input_ids and the last hidden states"):
+        compute(outputs, labels)  # a second time without a pass
+
+
+def test_logits_that_nothing_reads_are_not_computed():
+    model, tokens = model_of(), torch.randint(17, (2, 10))
+    compute = loss_for(model, "next_latent", logits=False)
+    outputs = model(input_ids=tokens)
+    assert outputs.logits.shape == (2, 1, 17)
+    found = compute(outputs, tokens)
+    model.eval()
+    assert model(input_ids=tokens).logits.shape == (2, 10, 17)
+    torch.testing.assert_close(found, compute(model(input_ids=tokens), tokens))
+
+
+def test_the_loss_is_in_the_precision_of_the_pass():
+    model, tokens = model_of(), torch.randint(17, (2, 10))
+    compute = loss_for(model, "next_latent")
+    exact = compute(model(input_ids=tokens), tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = model(input_ids=tokens)
+        inside = compute(outputs, tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = model(input_ids=tokens)
+    found = compute(outputs, tokens)  # as a trainer calls it, which leaves autocast to the model
+    assert torch.equal(found, inside)
+    assert found.dtype == torch.float32
+    assert 0 < abs(found - exact) < 0.02
+
+
+def test_adapters_of_peft_train_the_loss_with_them_or_say_how():
+    peft = pytest.importorskip("peft")
+    tokens = torch.randint(17, (2, 10))
+    for kept in (None, ["statewise_loss"]):
+        model = model_of()
+        compute = loss_for(model, "next_latent")
+        config = peft.LoraConfig(target_modules=["q_proj"], modules_to_save=kept)
+        wrapped = peft.get_peft_model(model, config)
+        outputs = wrapped(input_ids=tokens)
+        if kept is None:
+            with pytest.raises(ValueError, match=r'frozen.*modules_to_save=\["statewise_loss"\]'):
+                compute(outputs, tokens)
+            with pytest.raises(ValueError, match="before PEFT wraps the model"):
+                loss_for(wrapped, "next_latent")
+            continue
+        compute(outputs, tokens).backward()
+        learned = {name for name, parameter in wrapped.named_parameters() if parameter.grad is not None}
+        assert any("lora_B" in name for name in learned)
+        assert any("statewise_loss.modules_to_save" in name for name in learned)
+        assert not any("original_module" in name or "lm_head" in name for name in learned)
+
+
+@pytest.mark.slow
+def test_two_processes_of_a_trainer_train_as_one(tmp_path):
+    """The Trainer's DDP looks for parameters that no output depends on."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    shared = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(tmp_path / "weights.pt")],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        assert process.wait(timeout=120) == 0, process.stderr.read()
+    found = torch.load(tmp_path / "weights.pt", weights_only=True)
+    for key, tensor in train().state_dict().items():
+        torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=1e-6, msg=key)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    trained = train(processes=2)
+    if os.environ["RANK"] == "0":
+        torch.save(trained.state_dict(), Path(sys.argv[1]))
+    torch.distributed.destroy_process_group()

@@ -6,6 +6,7 @@ beside them. Hooks note what the model reads and its last hidden states. transfo
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -39,6 +40,10 @@ def attach(model: Any, name: str, settings: Mapping[str, Any]) -> SequenceLoss:
     or if it does not fit the model."""
     if name not in NAMES:
         raise ValueError(f"there is no loss {name!r} for a model of transformers; there are {', '.join(NAMES)}")
+    if hasattr(model, "peft_config"):
+        raise ValueError(
+            f'make the loss before PEFT wraps the model, and give its configuration modules_to_save=["{ATTRIBUTE}"]'
+        )
     kind: Any = getattr(losses, NAMES[name])
     head = model.get_output_embeddings()
     if head is None or getattr(head, "bias", None) is not None:
@@ -55,7 +60,7 @@ def attach(model: Any, name: str, settings: Mapping[str, Any]) -> SequenceLoss:
     return loss
 
 
-def loss_for(model: Any, name: str, **settings: Any) -> Compute:
+def loss_for(model: Any, name: str, *, label_smoothing: float = 0.0, logits: bool = True, **settings: Any) -> Compute:
     """Attaches the loss `name` to a causal language model and returns the function for a trainer's `compute_loss_func`:
 
     trainer = Trainer(model, ..., compute_loss_func=loss_for(model, "next_latent", horizon=2))
@@ -63,57 +68,101 @@ def loss_for(model: Any, name: str, **settings: Any) -> Compute:
     Make the trainer afterwards, so that its optimiser gets the loss's parameters. `settings` are those of the loss's
     class. The function takes the model's outputs, the labels, -100 where nothing is scored, and the number of scored
     tokens of all accumulated batches, and returns the loss. Rows packed by `position_ids` stay documents; without them
-    `attention_mask` says what is padding. Raises `ValueError` if the loss does not fit the model, at the first call
-    also if the model's logits are not a linear map of its last hidden states.
+    `attention_mask` says what is padding.
+
+    `label_smoothing` takes the place of the trainer's, which does not reach a function of this kind. `logits` False: in
+    training the model computes the logits of the last position alone, which nothing reads; not for trainers that take
+    figures from them, as that of TRL. Raises `ValueError` if the loss does not fit the model, at the first call also if
+    the model's logits are not a linear map of its last hidden states.
     """
-    loss = attach(model, name, settings)
-    read: dict[str, Any] = {}
-
-    def note_inputs(_: nn.Module, args: tuple[Any, ...], inputs: dict[str, Any]) -> None:
-        read.clear()
-        read.update(inputs)
-        if args:
-            read["input_ids"] = args[0]
-
-    def note_states(_: nn.Module, __: Any, output: Any) -> None:
-        read["hidden"] = output[0]
-
-    model.register_forward_pre_hook(note_inputs, with_kwargs=True)
-    base = getattr(model, "base_model", model)
-    base = base.model.base_model if hasattr(base, "peft_config") or hasattr(model, "peft_config") else base
-    base.register_forward_hook(note_states)
+    attach(model, name, settings)
+    if not logits and "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise ValueError(f"logits must be true: {type(model).__name__} has no argument logits_to_keep")
+    seen = _Seen(model, logits)
     compared = False
 
     def compute(outputs: Any, labels: Tensor | None = None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         nonlocal compared
-        if read.get("input_ids") is None or "hidden" not in read:
-            raise ValueError("the loss needs input_ids and the last hidden states of the model that it was made for")
-        hidden, tokens = read["hidden"], read["input_ids"]
-        head, logits = model.get_output_embeddings(), getattr(outputs, "logits", None)
-        if not compared and logits is not None and logits.shape[:2] == tokens.shape:
-            _compare(hidden, head.weight, logits)
+        hidden, tokens, where = seen.take()
+        head, given = model.get_output_embeddings(), getattr(outputs, "logits", None)
+        if not compared and given is not None:
+            _compare(hidden, head.weight, given)
             compared = True
-        positions, mask = read.get("position_ids"), read.get("attention_mask")
-        where: dict[str, Any] = {}
-        if positions is not None:
-            where["position_ids"] = positions.expand_as(tokens)
-        elif isinstance(mask, Tensor) and mask.ndim == 2:
-            where["documents"] = mask.long()
-        given = labels if labels is not None else read.get("labels")
-        output = loss(
-            hidden,
-            tokens,
-            head_weight=head.weight,
-            embedding=model.get_input_embeddings(),
-            labels=given,
-            num_items=num_items_in_batch,
-            **where,
-        )
-        read.clear()
+        loss = getattr(model, ATTRIBUTE)  # PEFT may have put its copy there
+        learned = [part.requires_grad for part in loss.parameters()]
+        if torch.is_grad_enabled() and learned and not any(learned):
+            raise ValueError(
+                f"the parameters of {ATTRIBUTE} are frozen. If PEFT froze them, give its configuration "
+                f'modules_to_save=["{ATTRIBUTE}"]'
+            )
+        with seen.autocast:
+            output = loss(
+                hidden,
+                tokens,
+                head_weight=head.weight,
+                embedding=model.get_input_embeddings(),
+                labels=seen.labels if labels is None else labels,
+                num_items=num_items_in_batch,
+                label_smoothing=label_smoothing,
+                **where,
+            )
         value: Tensor = output.loss
         return value
 
     return compute
+
+
+class _Seen:
+    """What a model has read, and its last hidden states, noted by hooks until a loss is computed of them."""
+
+    def __init__(self, model: Any, logits: bool) -> None:
+        self.logits = logits
+        self.read: dict[str, Any] = {}
+        self.hidden: Tensor | None = None
+        self.autocast: Any = contextlib.nullcontext()
+        model.register_forward_pre_hook(self._note_inputs, with_kwargs=True)
+        model.base_model.register_forward_hook(self._note_states)
+        model.register_forward_hook(self._show_parameters)
+
+    def take(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The hidden states (B, T, D), the tokens (B, T), and the arguments that say which document each position is
+        of. Raises `ValueError` if the model was not called since."""
+        hidden, tokens = self.hidden, self.read.get("input_ids")
+        if hidden is None or tokens is None:
+            raise ValueError("the loss needs input_ids and the last hidden states of the model that it was made for")
+        positions, mask = self.read.get("position_ids"), self.read.get("attention_mask")
+        self.hidden = None
+        if positions is not None:
+            return hidden, tokens, {"position_ids": positions.expand_as(tokens)}
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            return hidden, tokens, {"documents": mask.long()}
+        return hidden, tokens, {}
+
+    @property
+    def labels(self) -> Tensor | None:
+        """(B, T): the labels that the model itself was given."""
+        return self.read.get("labels")
+
+    def _note_inputs(self, model: nn.Module, args: tuple[Any, ...], inputs: dict[str, Any]) -> Any:
+        self.hidden = None
+        self.read = {name: inputs.get(name) for name in ("input_ids", "position_ids", "attention_mask", "labels")}
+        if args:
+            self.read["input_ids"] = args[0]
+        return None if self.logits or not model.training else (args, {**inputs, "logits_to_keep": 1})
+
+    def _note_states(self, _: nn.Module, __: Any, output: Any) -> None:
+        self.hidden = output[0]
+        kind = output[0].device.type
+        self.autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+
+    def _show_parameters(self, model: nn.Module, _: Any, output: Any) -> None:
+        """DDP looks for the parameters that the model's outputs depend on: it finds the loss's by hidden states, which
+        nobody reads."""
+        if self.hidden is None or not torch.is_grad_enabled() or not isinstance(output, dict):
+            return
+        nothing = sum(parameter.flatten()[:0].sum() for parameter in getattr(model, ATTRIBUTE).parameters())
+        states = output.get("hidden_states") or (self.hidden,)
+        output["hidden_states"] = (*states[:-1], states[-1] + nothing)
 
 
 @torch.no_grad()

@@ -127,6 +127,10 @@ class SequenceLoss(nn.Module, ABC):
                 f"head_weight has the shape {tuple(head_weight.shape)}; hidden states of {hidden.shape[2]} features "
                 f"need (V, {hidden.shape[2]})"
             )
+        if hasattr(head_weight, "device_mesh") and not hasattr(hidden, "device_mesh"):
+            raise ValueError(
+                "head_weight is sharded over processes: call the loss in the forward pass of the module that is sharded"
+            )
         if state is not None and state.shape[:2] != tokens.shape:
             raise ValueError(f"state has the shape {tuple(state.shape)}, and tokens {tuple(tokens.shape)}")
         if not 0 <= label_smoothing <= 1:
