@@ -10,10 +10,26 @@ from doubles import VOCABULARY, pack, random_batch, tiny_objective
 from statewise import losses
 from statewise.losses.sequence_loss import documents_of
 
+
+class Sharded(torch.Tensor):
+    """As a parameter between the passes of a sharded module."""
+
+    device_mesh = None
+
+
 BLOCKED = """
 import sys
-for name in ("numpy", "yaml", "scipy", "jsonargparse", "safetensors", "rich", "lightning", "filelock", "transformers"):
-    sys.modules[name] = None
+from importlib.machinery import PathFinder
+class NothingElse:
+    '''Finds no package but PyTorch and what it needs itself.'''
+    own = {"torch", "statewise"}
+    of_torch = {"filelock", "fsspec", "functorch", "jinja2", "markupsafe", "mpmath", "networkx", "sympy",
+                "torchgen", "typing_extensions"}
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in self.own | self.of_torch | sys.stdlib_module_names or top[0] == "_":
+            return PathFinder.find_spec(name, path, target)
+sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not PathFinder] + [NothingElse()]
 import torch
 import statewise.losses as losses
 hidden = torch.randn(2, 9, 8, requires_grad=True)
@@ -78,6 +94,9 @@ def test_further_heads_read_the_state_that_is_given():
         logits = (branch(trunk) @ weight.T)[:, : 6 - steps].log_softmax(-1)
         ahead.append(-logits.gather(-1, tokens[:, steps + 1 :, None]).mean())
     torch.testing.assert_close(out.parts["ahead"], sum(ahead) / 2)
+    copies = losses.MultiTokenLoss(branch := torch.nn.Linear(12, 8), 2).branches
+    assert len({id(each.weight) for each in (branch, *copies)}) == 3
+    assert all(torch.equal(each.weight, branch.weight) for each in copies)
 
 
 @pytest.mark.usefixtures("float64")
@@ -125,6 +144,9 @@ def test_pytorch_is_the_only_package_that_is_needed():
         ({"labels": torch.ones(2, 4), "scored": torch.ones(2, 4)}, "not both"),
         ({"head_weight": torch.ones(5, 7)}, "head_weight has the shape"),
         ({"embedding": 3}, "embedding must be"),
+        ({"state": torch.zeros(2, 5, 6)}, "state has the shape"),
+        ({"label_smoothing": float("nan")}, "label_smoothing must be"),
+        ({"head_weight": Sharded(torch.ones(5, 6))}, "head_weight is sharded"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, message):
@@ -143,3 +165,11 @@ def test_messages_name_the_argument():
         losses.NextLatentLoss(8, 0)
     with pytest.raises(ValueError, match=r"^window must be at least 2"):
         losses.FutureSummaryLoss(8, 5, 1)
+    with pytest.raises(ValueError, match=r"^horizon must be a whole number, not 1.5"):
+        losses.NextLatentLoss(8, 1.5)
+    with pytest.raises(ValueError, match=r"^dynamics_norm must be \"rms\" or \"layer\", not \"batch\""):
+        losses.NextLatentLoss(8, dynamics_norm="batch")
+    with pytest.raises(ValueError, match=r"^tube_weight must be a number, not true"):
+        losses.SemanticTubeLoss(True)
+    with pytest.raises(ValueError, match=r"^init must be a number or text, not null"):
+        losses.FutureSummaryLoss(8, 5, init=None)

@@ -4,6 +4,8 @@ one, the set of the tokens t + 2 .. t + window. A linear map of the state predic
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +13,27 @@ from torch.nn import functional as F
 
 from statewise.backbones.nn.layers import Init, check_init, init_weights
 from statewise.batch import Batch, Hidden, Loss, Part
-from statewise.losses.sequence_loss import SequenceLoss, Vocabulary
+from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, settings
 from statewise.losses.targets import coming_tokens, predicts, reached_columns
 from statewise.losses.vocabulary_head import OfLogits, head_function, next_token_part
 from statewise.runtime.bounds import bounded
+
+
+@dataclass(frozen=True)
+class BagConfig:
+    """The fields of `objective: future_summary` for the summary `bag`."""
+
+    window: int = 12
+    """The last offset of the set of coming tokens: it has the tokens t + 2 .. t + window."""
+    summary_weight: float = 1.0
+    """Factor of its loss."""
+    init: Init = "gpt2"
+    """Initialisation of the map to the set: `gpt2` (std 0.02), `fan_in` (1 / sqrt(inputs)) or a std."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "window", at_least=2)
+        bounded(self, "summary_weight", above=0)
+        check_init(self, "", "gpt2", "fan_in")
 
 
 def bag_loss(map: nn.Linear, window: int, hidden: Hidden, batch: Batch) -> Tensor:
@@ -53,16 +72,11 @@ class FutureSummaryLoss(SequenceLoss):
     """Next-token loss plus the loss of the set of coming tokens: parts `next_token` and `bag`, in nats. The summary by
     a second model that reads from right to left is the objective `future_summary` of `statewise train`."""
 
-    def __init__(
-        self, width: int, vocabulary: int, window: int = 12, *, summary_weight: float = 1.0, init: Init = "gpt2"
-    ) -> None:
-        """`width` is the states', `vocabulary` V, `window` the last offset of the set, `summary_weight` the factor of
-        its loss. Raises `ValueError` if one of them is out of bounds."""
+    def __init__(self, width: int, vocabulary: int, window: int = 12, *, init: Init = "gpt2", **config: Any) -> None:
+        """`width` is the states', `vocabulary` V; `config` are further fields of `BagConfig`. Raises `ValueError` if
+        one of them is out of bounds."""
         super().__init__()
-        self.window, self.summary_weight, self.init = window, summary_weight, init
-        bounded(self, "window", at_least=2)
-        bounded(self, "summary_weight", above=0)
-        check_init(self, "", "gpt2", "fan_in")
+        self.config: BagConfig = settings(BagConfig, window=window, init=init, **config)
         self.map = nn.Linear(width, vocabulary, bias=False)
         init_weights(self.map, init)
 
@@ -70,11 +84,11 @@ class FutureSummaryLoss(SequenceLoss):
         self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
     ) -> Loss:
         """See `SequenceLoss.compute`."""
-        bag = bag_loss(self.map, self.window, hidden, batch)
+        bag = bag_loss(self.map, self.config.window, hidden, batch)
         return Loss(
             {
                 "next_token": next_token_part(hidden.readout, model.head_weight(), batch, counts, smoothing),
-                "bag": Part(bag, counts["bag"], self.summary_weight),
+                "bag": Part(bag, counts["bag"], self.config.summary_weight),
             }
         )
 

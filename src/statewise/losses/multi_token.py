@@ -5,6 +5,7 @@ All heads share the vocabulary head and all blocks except the last; each has its
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,15 +46,17 @@ class MultiTokenLoss(SequenceLoss):
     """Next-token loss plus the mean of the losses of K further heads: parts `next_token` and `ahead`, in nats a token.
 
     Each further head is a module that maps states (B, T, E) to what the vocabulary head reads, (B, T, D): in the paper
-    a copy of the last block with its norm, whose input, the output of all blocks before it, is given as `state`.
+    a block like the last one with its norm, whose input, the output of all blocks before it, is given as `state`.
     """
 
-    def __init__(self, make_branch: Callable[[], nn.Module], horizon: int = 1, **config: Any) -> None:
-        """`make_branch` makes one further head, `horizon` is their number K; `config` are further fields of
-        `MultiTokenConfig`. Raises `ValueError` if they are out of bounds."""
+    def __init__(self, branch: nn.Module | Callable[[], nn.Module], horizon: int = 1, **config: Any) -> None:
+        """`branch` is one further head, of which each gets a copy, or a function that makes one; `horizon` is their
+        number K. `config` are further fields of `MultiTokenConfig`. Raises `ValueError` if they are out of bounds."""
         super().__init__()
         self.config: MultiTokenConfig = settings(MultiTokenConfig, horizon=horizon, **config)
-        self.branches = nn.ModuleList(make_branch() for _ in range(horizon))
+        self.branches = nn.ModuleList(
+            copy.deepcopy(branch) if isinstance(branch, nn.Module) else branch() for _ in range(horizon)
+        )
 
     def compute(
         self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float

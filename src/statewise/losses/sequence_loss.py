@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from statewise.batch import Batch, Hidden, Loss
 from statewise.losses.targets import IGNORED
+from statewise.runtime.messages import short
 
 
 class Vocabulary(Protocol):
@@ -223,8 +224,35 @@ def _embedding(given: Any) -> Callable[[Tensor], Tensor]:
 
 
 def settings(config: type, **values: Any) -> Any:
-    """An instance of an objective's `config`, whose messages name arguments in place of fields of a recipe."""
+    """An instance of an objective's `config`, whose messages name arguments in place of fields of a recipe. Raises
+    `ValueError` if a value is of the wrong type or out of bounds, and `TypeError` if there is no such argument."""
+    kinds = get_type_hints(config)
+    for name, value in values.items():
+        if name in kinds and not _fits(value, kinds[name]):
+            raise ValueError(f"{name} must be {_words(kinds[name])}, not {short(value)}")
     try:
         return config(**values)
     except ValueError as error:
         raise ValueError(str(error).replace("objective.", "")) from None
+
+
+WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    type(None): "None",
+    str: "text",
+}
+"""What values of a type are called."""
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if options := get_args(kind):
+        return any(value == one if get_origin(kind) is Literal else _fits(value, one) for one in options)
+    if kind in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _words(kind: Any) -> str:
+    return " or ".join(short(one) if get_origin(kind) is Literal else WORDS[one] for one in get_args(kind) or [kind])

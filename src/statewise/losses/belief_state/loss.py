@@ -80,7 +80,7 @@ class BeliefStateConfig:
                 self,
                 "head_width",
                 prefix="objective.",
-                reason="is for the heads mlp and gated: add --objective.head mlp, or set experts",
+                reason="is for the heads mlp and gated: set head to one of them, or set experts",
             )
         else:
             # Runs from before the mixture became the default have stored expert_width null with the other heads.
