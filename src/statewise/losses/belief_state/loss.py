@@ -266,6 +266,7 @@ class BeliefStatePair(nn.Module):
         """(D,): the state after reading nothing."""
         if learned is not None:
             return learned
+        assert token is not None
         device = next(self.parameters()).device
         return states_of(encoder, torch.full((1, 1), token, device=device), None)[0, 0]
 
