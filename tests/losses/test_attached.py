@@ -95,6 +95,17 @@ def test_a_saved_model_gets_its_loss_back(tmp_path):
     model_of().save_pretrained(tmp_path / "plain")
     with pytest.raises(ValueError, match="saved without a loss"):
         with_loss(tmp_path / "plain")
+    assert all(parameter.requires_grad for parameter in again.statewise_loss.parameters())
+    for change, message in [
+        ({"name": "nope"}, "there is no loss 'nope'"),
+        ({"horizon": "3"}, "horizon must be a whole number"),
+        ({"dynamics_factor": 1e12}, "weights of its loss do not fit"),  # which no memory would hold
+        ({"<b>": 1}, "unexpected keyword argument '<b>'"),
+    ]:
+        again.config.statewise_loss = {**model.config.statewise_loss, **change}
+        again.config.save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=message):
+            with_loss(tmp_path)
 
 
 def test_packed_rows_and_padding_are_read_from_what_the_model_reads():

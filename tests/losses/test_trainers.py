@@ -77,6 +77,26 @@ def test_a_trainer_takes_our_steps(ours, name, package, tmp_path):
     assert train(model, ROWS, STEPS, RATE, *folder) == pytest.approx(ours, abs=1e-6)
 
 
+def test_a_trainer_of_trl_takes_our_steps_without_logits(ours, tmp_path):
+    """As docs/own-training-loop.md has it, without the argument that TRL gives up and the pass for its figures."""
+    trl = pytest.importorskip("trl", reason="needs pip install trl")
+
+    class BeliefTrainer(trl.SFTTrainer):
+        compute_loss = transformers.Trainer.compute_loss
+
+    def make(*given, compute_loss_func, **named):
+        trainer = BeliefTrainer(*given, **named)
+        trainer.compute_loss_func = compute_loss_func
+        return trainer
+
+    names = run_code(example("own_trl"), "own_trl.py", {"__name__": "own_trl"})
+    loss_for = names["loss_for"]
+    names |= {"SFTTrainer": make, "loss_for": lambda *given, **named: loss_for(*given, logits=False, **named)}
+    model = model_of()
+    torch.manual_seed(2)
+    assert names["train"](model, ROWS, STEPS, RATE, str(tmp_path)) == pytest.approx(ours, abs=1e-6)
+
+
 @pytest.mark.parametrize("name", ["own_loop", *LOOPS])
 def test_at_most_eight_lines_are_for_statewise(name):
     lines = example(name).splitlines()

@@ -35,9 +35,9 @@ Compute = Callable[..., Tensor]
 """(outputs, labels, num_items_in_batch=None) -> the scalar to differentiate."""
 
 
-def attach(model: Any, name: str, settings: Mapping[str, Any]) -> SequenceLoss:
-    """Makes the loss `name`, of the widths of `model`, and attaches it. Raises `ValueError` if there is no such loss,
-    or if it does not fit the model."""
+def make(model: Any, name: str, settings: Mapping[str, Any]) -> SequenceLoss:
+    """The loss `name`, of the widths of `model`. Raises `ValueError` if there is no such loss, or if it does not fit
+    the model."""
     if name not in NAMES:
         raise ValueError(f"there is no loss {name!r} for a model of transformers; there are {', '.join(NAMES)}")
     if hasattr(model, "peft_config"):
@@ -55,9 +55,15 @@ def attach(model: Any, name: str, settings: Mapping[str, Any]) -> SequenceLoss:
         loss: SequenceLoss = kind(**{key: size for key, size in sizes.items() if key in known}, **settings)
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from None
-    setattr(model, ATTRIBUTE, loss.to(device=head.weight.device, dtype=head.weight.dtype))
-    setattr(model.config, ATTRIBUTE, {"name": name, **settings})
     return loss
+
+
+def attach(model: Any, loss: SequenceLoss, name: str, settings: Mapping[str, Any]) -> None:
+    """Makes `loss` the submodule of `model`, where the vocabulary head is, and notes in its configuration what `make`
+    needs."""
+    weight = model.get_output_embeddings().weight
+    setattr(model, ATTRIBUTE, loss.to(device=weight.device, dtype=weight.dtype))
+    setattr(model.config, ATTRIBUTE, {"name": name, **settings})
 
 
 def loss_for(model: Any, name: str, *, label_smoothing: float = 0.0, logits: bool = True, **settings: Any) -> Compute:
@@ -75,7 +81,7 @@ def loss_for(model: Any, name: str, *, label_smoothing: float = 0.0, logits: boo
     figures from them, as that of TRL. Raises `ValueError` if the loss does not fit the model, at the first call also if
     the model's logits are not a linear map of its last hidden states.
     """
-    attach(model, name, settings)
+    attach(model, make(model, name, settings), name, settings)
     if not logits and "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise ValueError(f"logits must be true: {type(model).__name__} has no argument logits_to_keep")
     seen = _Seen(model, logits)
@@ -185,18 +191,23 @@ def attach_kept(model: Any, folder: Path) -> SequenceLoss:
     kept = getattr(model.config, ATTRIBUTE, None)
     if not isinstance(kept, dict) or not isinstance(kept.get("name"), str):
         raise ValueError(f"{folder}: the model was saved without a loss of statewise (config.json has no {ATTRIBUTE})")
-    loss = attach(model, kept["name"], {key: value for key, value in kept.items() if key != "name"})
+    name, settings = kept["name"], {key: value for key, value in kept.items() if key != "name"}
     index, prefix = folder / "model.safetensors.index.json", f"{ATTRIBUTE}."
-    kept_in = json.loads(index.read_text())["weight_map"].values() if index.exists() else ["model.safetensors"]
+    parts = json.loads(index.read_text())["weight_map"].values() if index.exists() else ["model.safetensors"]
     weights = {}
-    for part in sorted(set(kept_in)):
+    for part in sorted(set(parts)):
+        if not (folder / part).is_file():
+            raise ValueError(f"{folder} has no {part}: a loss is read from a folder that save_pretrained wrote")
         with safe_open(folder / part, "pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
             weights.update({name[len(prefix) :]: file.get_tensor(name) for name in names})
     try:
-        loss.load_state_dict(weights)
+        with torch.device("meta"):  # whatever sizes the configuration says
+            loss = make(model, name, settings)
+        loss.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise ValueError(
             f"{folder}: the weights of its loss do not fit: {str(error).splitlines()[-1].strip()}"
         ) from None
+    attach(model, loss, name, settings)
     return loss
