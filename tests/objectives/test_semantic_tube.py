@@ -6,7 +6,7 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_belief_
 from torch.nn import functional as F
 
 from statewise.data_types import Batch
-from statewise.objectives.semantic_tube import bend
+from statewise.losses.semantic_tube import bend
 
 pytestmark = pytest.mark.usefixtures("float64")
 
