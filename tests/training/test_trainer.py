@@ -271,10 +271,10 @@ def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
 
     original = vocabulary_head.head_loss
 
-    def breaking(*given):
+    def breaking(*given, **settings):
         nonlocal calls
         calls += torch.is_grad_enabled()
-        return original(*given) * (float("nan") if calls == 13 else 1.0)
+        return original(*given, **settings) * (float("nan") if calls == 13 else 1.0)
 
     vocabulary_head.head_loss = breaking
     try:
@@ -295,7 +295,9 @@ def test_a_loss_that_is_not_finite_at_once_is_not_put_down_to_the_learning_rate(
     from statewise.losses import vocabulary_head
 
     original = vocabulary_head.head_loss
-    monkeypatch.setattr(vocabulary_head, "head_loss", lambda *given: original(*given) * float("nan"))
+    monkeypatch.setattr(
+        vocabulary_head, "head_loss", lambda *given, **settings: original(*given, **settings) * float("nan")
+    )
     with pytest.raises(NotFinite, match=r"step 1: .*no checkpoint yet\. No step had been made: the loss"):
         train(tiny(), tmp_path / "run")
 
