@@ -103,7 +103,7 @@ def test_the_rate_does_not_depend_on_the_start_and_generalised_ones_are_bounds(m
     walk = beliefs.entropy_rate(beliefs.named("bloch-walk"))
     assert walk.within is None
     assert 1.29 < walk.value < 1.29962, "published for eight tokens"
-    monkeypatch.setattr(entropy, "SOME", 10)
+    monkeypatch.setattr(entropy, "MOST_BELIEFS", 10)
     cut_short = beliefs.entropy_rate(beliefs.named("mess3"))
     assert abs(cut_short.value - 0.79346) < cut_short.within
     assert cut_short.within > 1e-3

@@ -193,7 +193,7 @@ class Reading(NamedTuple):
     segments: Tensor | None = None
     """(B, T): a number for each document of a row; None: one document per row."""
     cache: PlaceStore | None = None
-    """Of each layer, the memory and the inputs of the convolution; None: whole rows are read."""
+    """The memory of each layer, and the inputs of its convolution. Without a cache, rows are read from their start."""
     before: Sequence[Tensor | None] = ()
     """What the cache has of each layer's last position."""
     unstored: int = 0

@@ -19,8 +19,12 @@ SAMPLED = 4096
 """Maximum number of drawn sequences for such an estimate."""
 ROWS_AT_ONCE = 2**22
 """Numbers of beliefs computed at a time."""
-FURTHEST, WITHIN, SOME = 2000, 1e-9, 2**14
-"""Of an entropy rate: maximum number of tokens, how close two bounds must be, and maximum number of beliefs."""
+LONGEST = 2000
+"""Maximum length of the prefixes from which an entropy rate is computed."""
+TOLERANCE = 1e-9
+"""Difference in nats at which the two bounds of an entropy rate count as equal."""
+MOST_BELIEFS = 2**14
+"""Maximum number of beliefs that are followed exactly."""
 MOST_LISTED = 2**24
 """Numbers of beliefs after which an entropy rate is given with what is then known."""
 MOST_STEPS, STEADY = 100_000, 1e-13
@@ -68,7 +72,7 @@ def entropy_rate(process: Process) -> EntropyRate:
 
     Of a stationary process, the entropy of a token given the t before it falls towards the rate, and given also the
     hidden state before these it rises towards it (Cover and Thomas 2006, theorem 4.5.1). Both are computed for t = 0,
-    1, ... until they meet, or more than `SOME` beliefs are possible; `value` is then the middle. A process that
+    1, ... until they meet, or more than `MOST_BELIEFS` beliefs are possible; `value` is then the middle. A process that
     starts elsewhere has the rate of the stationary distribution that it approaches.
     """
     if len(process.factors) > 1 and not process.noise and all(each.variants == 1 for each in process.factors):
@@ -80,7 +84,7 @@ def entropy_rate(process: Process) -> EntropyRate:
     if not process.is_hidden_markov:
         value = inf
         for reached in upper:
-            if value - reached < WITHIN:
+            if value - reached < TOLERANCE:
                 break
             value = reached
         return EntropyRate(min(value, reached), None)
@@ -88,7 +92,7 @@ def entropy_rate(process: Process) -> EntropyRate:
     low, high = 0.0, inf
     for above, below in zip(upper, _entropies(process, (np.eye(process.states)[visited], begin[visited]))):
         high, low = min(high, above), max(low, below)
-        if high - low < WITHIN:
+        if high - low < TOLERANCE:
             break
     return EntropyRate((high + low) / 2, max(0.0, high - low) / 2)
 
@@ -97,7 +101,7 @@ def _entropies(process: Process, begin: tuple[np.ndarray, np.ndarray]) -> Iterat
     """The mean entropy of the next token after 0, 1, ... tokens, as long as the beliefs can be listed."""
     listed = 0
     try:
-        for level in levels(process, FURTHEST, SOME, begin):
+        for level in levels(process, LONGEST, MOST_BELIEFS, begin):
             yield level.entropy
             listed += level.beliefs.size
             if listed > MOST_LISTED:

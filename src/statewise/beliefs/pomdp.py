@@ -25,7 +25,7 @@ from statewise.config.recipe import unknown
 from statewise.runtime.messages import cut, short
 
 Policy = Callable[[np.ndarray], np.ndarray]
-"""From beliefs (n, S) about the world to probabilities (n, A) of the actions."""
+"""A policy maps beliefs (n, S) about the state of the world to the probabilities (n, A) of the actions."""
 ROUNDS = 100_000
 """Maximum number of rounds of value iteration."""
 
@@ -197,7 +197,7 @@ class Acted(Process):
 
     @override
     def probabilities(self, beliefs: np.ndarray) -> np.ndarray:
-        """Of actions by the policy."""
+        """The probabilities of tokens: actions as the policy chooses them, observations as the process gives them."""
         shares = super().probabilities(beliefs)
         shares[:, : self.actions] *= self.actions * self.chosen(self.told(beliefs))
         return shares

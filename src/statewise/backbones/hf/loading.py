@@ -445,8 +445,8 @@ def _cut(model_config: Any, layers: int, name: str) -> None:
 
 def load_any(name: str) -> Any:
     """Any causal language model that transformers has, a folder or the name of one on the hub, with its weights in
-    their own types; whether it can be a backbone does not matter. Raises `ValueError` if there is none, or if its
-    weights are missing, incomplete or damaged."""
+    their own types; it need not be one that the backbone `hf` can train. Raises `ValueError` if there is no such
+    model, or if its weights are missing, incomplete or damaged."""
     transformers, folder = needed("transformers", USERS), Path(name)
     if folder.exists():
         _check_folder(folder)

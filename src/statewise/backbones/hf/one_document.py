@@ -44,7 +44,7 @@ class TokenStore(PlaceStore):
     def __init__(self, rows: int, most: int) -> None:
         super().__init__(rows, layers=1, most=most)
         self.states: Any = None
-        """The cache of transformers after all tokens of all rows; None: there is none."""
+        """transformers' own cache after every token read; None if rows must be read again."""
 
     @override
     def _rewind(self, counts: np.ndarray) -> None:

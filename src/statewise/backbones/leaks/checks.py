@@ -275,7 +275,7 @@ class Tester:
         return self.ids[found].to(self.reader.device)
 
     def other(self, tokens: Tensor, columns: slice, rows: Sequence[int] = (0,)) -> Tensor:
-        """The same tokens, but others in some columns and rows."""
+        """A copy of `tokens` with other tokens in `columns` of `rows`."""
         found = tokens.clone()
         for row in rows:
             before = torch.searchsorted(self.ids, found[row, columns].cpu())

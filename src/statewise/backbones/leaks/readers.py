@@ -221,7 +221,7 @@ class ModuleReader(Reader):
 
     @torch.no_grad()
     def _vocabulary(self) -> int:
-        """The size of the table in which token ids are looked up. Raises `ValueError` if there is none."""
+        """The number of rows of the model's token embedding. Raises `ValueError` if the model has no embedding."""
         tokens, found = torch.tensor([[0, 1, 1, 0, 1]], device=self.device), []
 
         def look(module: nn.Embedding, given: tuple[Any, ...]) -> None:

@@ -156,7 +156,7 @@ class Part(NamedTuple):
     columns: slice
 
     def of(self, x: Tensor) -> Tensor:
-        """Of (B, n, features)."""
+        """(B, n, features) -> the values of these rows and columns."""
         return x[list(self.rows)][:, self.columns]
 
 
