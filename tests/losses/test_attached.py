@@ -133,12 +133,16 @@ def test_models_that_no_loss_fits_are_refused():
     with pytest.raises(ValueError, match="unexpected keyword"):
         loss_for(model_of(), "next_token", horizon=1)
     torch.manual_seed(0)
-    config = transformers.Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=8, final_logit_softcapping=0.01)
-    capped = transformers.Gemma2ForCausalLM(config)
-    compute = loss_for(capped, "next_latent")
-    tokens = torch.randint(17, (1, 8))
-    with pytest.raises(ValueError, match="not a linear map"):
-        compute(capped(input_ids=tokens), tokens)
+    config = transformers.Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=8)
+    with pytest.raises(ValueError, match="caps its logits"):
+        loss_for(transformers.Gemma2ForCausalLM(config), "next_latent")
+    for scale in (4.0, 1.02):
+        config = transformers.GraniteConfig(**SIZES, num_key_value_heads=2, logits_scaling=scale)
+        scaled = transformers.GraniteForCausalLM(config)
+        compute = loss_for(scaled, "next_latent")
+        tokens = torch.randint(17, (1, 8))
+        with pytest.raises(ValueError, match="may be scaled"):
+            compute(scaled(input_ids=tokens), tokens)
 
 
 def test_the_loss_takes_label_smoothing_and_labels_that_the_model_was_given():
