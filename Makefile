@@ -14,7 +14,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
 # `make demo SEED=2` shows another draw of weights and graphs.
 SEED ?= 1
 
-.PHONY: setup demo play test lint suite check first-cases test-newest test-oldest hashes slow bench gpu clean
+.PHONY: setup demo play test lint suite check first-cases test-newest test-oldest hashes slow docs bench gpu clean
 
 setup: $(VENV)/.ready
 
@@ -89,6 +89,11 @@ hashes: setup
 slow: setup
 	$(BIN)/python -m pytest -m slow --timeout 7200
 
+# The documentation as a site, without a network: open site/index.html.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[$(EXTRAS),docs]'
+	$(BIN)/python tools/site/build.py
+
 bench: setup
 	$(BIN)/python benchmarks/run_all.py
 
@@ -98,4 +103,4 @@ gpu: setup
 	$(BIN)/python benchmarks/gpu/run.py $(GPU)
 
 clean:
-	rm -rf $(VENV) .venv-newest .venv-oldest .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-oldest site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -178,6 +178,14 @@ def test_the_readme_shows_its_library_in_under_15_lines_that_run(steps, tmp_path
     assert steps is not None or metrics["r2_held_out"] > 0.9 > metrics["r2_untrained"]
 
 
+def test_the_ten_minutes_on_beliefs_print_what_they_show(capsys):
+    names = {}
+    guide = "docs/ten-minutes.md"
+    for code in blocks(guide, "python"):
+        run_code(code, guide, names)
+    assert capsys.readouterr().out == "".join(blocks(guide, "text"))
+
+
 def test_the_page_of_commands_shows_every_command():
     from statewise.cli import COMMANDS, data, strips
 
