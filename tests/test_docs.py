@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -163,7 +164,7 @@ def test_the_task_of_the_guide_trains_and_is_scored(added, tmp_path):
 
 @pytest.mark.parametrize("steps", [3, pytest.param(None, marks=pytest.mark.slow)], ids=["short", "as written"])
 def test_the_readme_shows_its_library_in_under_15_lines_that_run(steps, tmp_path, monkeypatch, capsys):
-    (code,) = blocks("README.md", "python")
+    _, code = blocks("README.md", "python")
     assert len(code.splitlines()) < 15
     monkeypatch.chdir(tmp_path)
     few = {} if steps is None else {"steps": steps, "warmup_steps": 1, "task.held_out_sequences": 50}
@@ -184,6 +185,16 @@ def test_the_ten_minutes_on_beliefs_print_what_they_show(capsys):
     for code in blocks(guide, "python"):
         run_code(code, guide, names)
     assert capsys.readouterr().out == "".join(blocks(guide, "text"))
+
+
+def test_the_loss_that_the_readme_shows_has_a_gradient():
+    code, _ = blocks("README.md", "python")
+    head, embedding = torch.nn.Linear(768, 11, bias=False), torch.nn.Embedding(11, 768)
+    model = SimpleNamespace(lm_head=head, get_input_embeddings=lambda: embedding)
+    hidden = torch.randn(2, 5, 768, requires_grad=True)
+    run_code(code, "README.md", {"hidden": hidden, "tokens": torch.randint(11, (2, 5)), "model": model})
+    assert hidden.grad.isfinite().all()
+    assert hidden.grad[:, :-1].any()
 
 
 def test_the_page_of_commands_shows_every_command():

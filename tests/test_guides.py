@@ -396,7 +396,7 @@ def test_every_command_of_a_guide_does_what_it_is_for(name, tmp_path, monkeypatc
         pytest.importorskip(package, reason="needs the extra hf")
     if "corpus/" in page(name) and name not in FAST:
         corpus()
-    if name == "docs/own-data.md":
+    if name in ("README.md", "docs/own-data.md"):
         run_code(example("claims"), "claims.py")
     for one in kept(name):
         for run, recipe in NEEDED.get(name, {}).items():
