@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
+from statewise.reporting.grouping import compare
 from statewise.reporting.panels import analysis_panels
 from statewise.reporting.report import write_report
 from statewise.run import Run

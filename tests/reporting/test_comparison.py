@@ -8,7 +8,7 @@ from doubles import make_run
 from scipy import stats
 
 from statewise.data_types import Headline
-from statewise.reporting.compare import compare
+from statewise.reporting.grouping import compare
 from statewise.reporting.report import write_report
 from statewise.run import Run
 

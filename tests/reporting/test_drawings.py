@@ -7,9 +7,9 @@ from dataclasses import asdict
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
 from statewise.reporting.drawings import save_drawings, save_page
 from statewise.reporting.figures import Drawing, Layer, Points, Text
+from statewise.reporting.grouping import compare
 from statewise.reporting.report import write_report
 from statewise.run import Run
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
 from statewise.reporting.figures import Curve, Look, Panel, looks
+from statewise.reporting.grouping import compare
 from statewise.reporting.panels import sweep_panels, training_panels
 from statewise.reporting.plots import CARRIED, draw_panels, fitted, interactive, on_its_axes
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scipy import stats
 
-from statewise.reporting.compare import compare, setting_words
 from statewise.reporting.comparison import letter_of
 from statewise.reporting.drawings import star_graph_svg
 from statewise.reporting.figures import MOST_GROUPS, MOST_LINES, Curve, Look, Panel, small_multiples
+from statewise.reporting.grouping import compare
+from statewise.reporting.labels import setting_words
 from statewise.reporting.panels import training_panels
 from statewise.reporting.plots import draw_panels, interactive
 from statewise.reporting.report import _agreed, write_report

@@ -26,7 +26,7 @@ ANALYSES: Table[Analysis] = Table(
             "how much of the answer the model decodes from the state after the prompt alone",
         ),
         "belief-dynamics": (
-            "statewise.analysis.beliefs.dynamics:BeliefDynamics",
+            "statewise.analysis.beliefs.bayes_rule:BeliefDynamics",
             "whether learned dynamics, rolled along tokens, follow Bayes' rule (next_latent on task hmm)",
         ),
         "belief-geometry": (
@@ -46,7 +46,7 @@ ANALYSES: Table[Analysis] = Table(
             "whether prefixes that lead to different states have different continuations",
         ),
         "dynamics-accuracy": (
-            "statewise.analysis.dynamics:DynamicsAccuracy",
+            "statewise.analysis.rollouts:DynamicsAccuracy",
             "accuracy of answers from learned dynamics alone, by length, beside the backbone's (next_latent)",
         ),
         "effective-rank": (
@@ -62,7 +62,7 @@ ANALYSES: Table[Analysis] = Table(
             "when the prediction stream of two streams learns to attend to its own input",
         ),
         "future-probe": (
-            "statewise.analysis.probes.probes:FutureProbe",
+            "statewise.analysis.probes.targets:FutureProbe",
             "which later tokens a probe decodes from the belief state",
         ),
         "gradient-ratio": (
@@ -78,7 +78,7 @@ ANALYSES: Table[Analysis] = Table(
             "the street map implied by a model's rides, with a drawing",
         ),
         "prompt-probe": (
-            "statewise.analysis.probes.probes:PromptProbe",
+            "statewise.analysis.probes.targets:PromptProbe",
             "which tokens of the prompt a probe decodes from the state after it",
         ),
         "restricted-state": (
@@ -86,7 +86,7 @@ ANALYSES: Table[Analysis] = Table(
             "how much the loss rises if attention is restricted to the last positions",
         ),
         "rollout-drift": (
-            "statewise.analysis.dynamics:RolloutDrift",
+            "statewise.analysis.rollouts:RolloutDrift",
             "how far learned dynamics stay with the true states, and how many of their drafts are accepted, by step",
         ),
         "slot-trace": (
@@ -94,7 +94,7 @@ ANALYSES: Table[Analysis] = Table(
             "the carried state of belief slots over a sequence, and how much it lowers the loss",
         ),
         "world-probe": (
-            "statewise.analysis.probes.probes:WorldProbe",
+            "statewise.analysis.probes.targets:WorldProbe",
             "whether a probe decodes the task's true state from the belief state",
         ),
     },

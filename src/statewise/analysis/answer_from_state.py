@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.beliefs.beliefs import states_of
+from statewise.analysis.beliefs.vectors import states_of
 from statewise.data_types import Completion, Examples
 from statewise.decoding.predictor import FutureReader, require
 from statewise.reporting.figures import Curve, Panel

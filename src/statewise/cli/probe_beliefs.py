@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(words)
 
-    from statewise.analysis.beliefs.probe import probe_beliefs
+    from statewise.analysis.beliefs.given_states import probe_beliefs
     from statewise.beliefs.named import named
 
     process = named(options.process, options.noise)

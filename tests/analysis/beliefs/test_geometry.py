@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from statewise.analysis.beliefs.bayes_rule import BeliefDynamics, BeliefDynamicsConfig
 from statewise.analysis.beliefs.controls import Known, history
-from statewise.analysis.beliefs.dynamics import BeliefDynamics, BeliefDynamicsConfig
 from statewise.analysis.beliefs.geometry import BeliefGeometry, BeliefGeometryConfig, overlap
 from statewise.analysis.beliefs.least_squares import fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import planes

@@ -17,7 +17,6 @@ import torch
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
-from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.analysis.beliefs.controls import (
     FOLDS,
     STATE,
@@ -31,6 +30,7 @@ from statewise.analysis.beliefs.controls import (
 )
 from statewise.analysis.beliefs.least_squares import fit, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, planes
+from statewise.analysis.beliefs.vectors import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Drawing, Panel, defined_curve, over_steps

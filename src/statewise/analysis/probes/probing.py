@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
-from statewise.analysis.beliefs.beliefs import is_several, layer_widths, states_of
+from statewise.analysis.beliefs.vectors import is_several, layer_widths, states_of
 from statewise.analysis.probes.fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.data_types import Examples
 from statewise.reporting.figures import Curve, Panel, Role, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import counted, percent
 from statewise.tasks.base import Task
-from statewise.tasks.batches import shuffled
 from statewise.tasks.holding_out import hash_prefixes
+from statewise.tasks.permutation import shuffled
 
 UNTRAINED = "untrained model"
 VALIDATION_SHARE = 0.1

@@ -19,9 +19,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.beliefs.beliefs import states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
+from statewise.analysis.beliefs.vectors import states_of
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel, defined_curve
