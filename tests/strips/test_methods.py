@@ -302,3 +302,10 @@ def test_noise_that_contradicts_nothing_is_found_by_schemas():
     )
     assert learned.report["training_accuracy"] == pytest.approx(0.98, abs=0.005)
     assert verify(learned.ground(world.model.names), world, real_states=True, drawn_only=True)
+
+
+@pytest.mark.parametrize("learner", [learn, learn_schemas, learn_exact, learn_lifted_noisy])
+def test_a_misspelt_option_is_an_error(learner):
+    for name in ("second", "reasons", "found"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            learner(CLEAN, **{name: None})

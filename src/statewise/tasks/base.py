@@ -14,7 +14,7 @@ import numpy as np
 from statewise.data_types import Completion, Examples, Headline, Rows
 from statewise.runtime.json_files import Shape, parse_json
 from statewise.runtime.messages import LacksCapability, cut
-from statewise.tasks.own_files.lines import Problems, read_lines
+from statewise.runtime.text_files import decoded
 
 if TYPE_CHECKING:
     from statewise.tasks.text.bpe import BPE
@@ -177,6 +177,8 @@ class Task(ABC):
     def read_prompts(self, path: Path) -> Examples:
         """Prompts of a file, one per line, in the form that `encode` takes. Raises `ValueError` as `read` does."""
         rows = []
+        from statewise.tasks.own_files.lines import Problems, read_lines
+
         problems = Problems(path)
         for number, line in read_lines(path):
             try:
@@ -407,10 +409,7 @@ def kept_text(kept: Kept, name: str) -> str:
     where = f"task/{name} of this run"
     if name not in kept:
         raise ValueError(f"{where} is missing; the run cannot be loaded without it")
-    try:
-        return kept[name].decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: damaged: byte {error.start} is not UTF-8 text") from None
+    return decoded(kept[name], f"{where}: damaged")
 
 
 def kept_json(kept: Kept, name: str, shape: Shape) -> Any:

@@ -175,11 +175,20 @@ class Clock:
 class Work:
     """A learner at work on traces."""
 
-    def __init__(self, method: str, traces: Traces, options: Options) -> None:
+    def __init__(
+        self,
+        method: str,
+        traces: Traces,
+        *,
+        seconds: float = SECONDS,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[str], None] = lambda text: None,
+        listed: Listed | None = None,
+    ) -> None:
         self.method, self.traces = method, traces
-        self.clock = Clock(options.get("seconds", SECONDS), options.get("stop", lambda: False))
-        self._listed = options.get("listed") or Listed()
-        self.say: Callable[[str], None] = options.get("progress", lambda text: None)
+        self.clock = Clock(seconds, stop)
+        self._listed = Listed() if listed is None else listed
+        self.say = progress
 
     @property
     def listed(self) -> Listed:

@@ -35,7 +35,7 @@ def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
     Negative traces are not needed: without them preconditions follow from what never happened. Raises `Contradiction`
     if no action model explains the traces, and `ValueError` without python-sat.
     """
-    work = Work("exact", traces, options)
+    work = Work("exact", traces, **options)
     clock = work.clock
     windows = Windows.of_rows(len(traces.actions), clock.reading(valid_rows(traces)))
     negatives = distinct_negatives(traces)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from statewise.runtime.extras import may_be_on_hub, needed, quiet_hub
 from statewise.runtime.json_files import loads
+from statewise.runtime.text_files import read_text
 from statewise.tasks.text import bpe
 from statewise.tasks.text.bpe import BPE, END
 
@@ -54,7 +55,7 @@ def load(spec: str) -> BPE:
 
 def _of_file(path: Path, end: str = END) -> BPE:
     """The tokenizer of a tokenizer.json."""
-    made = BPE(_text(path), str(path), (end,))
+    made = BPE(read_text(path), str(path), (end,))
     made.check_decoding()
     return made
 
@@ -81,7 +82,7 @@ def _of_model(model: str) -> BPE:
             f"{model}: this model has no tokenizer.json: give one that has it, or train a tokenizer with bpe:N"
         )
     try:
-        end = (loads(_text(facts)) if facts is not None else {}).get("eos_token") or END
+        end = (loads(read_text(facts)) if facts is not None else {}).get("eos_token") or END
         return _of_file(path, end["content"] if isinstance(end, dict) else end)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
@@ -113,10 +114,3 @@ def _file_of(model: str, name: str) -> Path | None:
             f"{model}: there is no such folder, and the hub did not give {name} (no network, no such name, or no "
             f"permission): {first[:200]}"
         ) from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start}: not UTF-8 text ({error.reason})") from None

@@ -18,8 +18,9 @@ import numpy as np
 from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline
-from statewise.runtime.bounds import bounded, check_tokens, read_whole
+from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import short
+from statewise.runtime.text_files import read_whole
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, SpacedText, Vocab, kept_text
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
