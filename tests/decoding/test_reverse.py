@@ -201,13 +201,13 @@ def test_scores_that_rank_nothing_backwards_are_refused(score):
         return Reverse(make_decoder("goal_search", rollouts=4, **fields)).search(made().predictor(), asked)
 
     nothing = Request([np.zeros(0, np.int64)], 2, None, np.array(GOAL))
-    with pytest.raises(ValueError, match=f"score {score} has no use: .* first tokens under .*omit --score"):
+    with pytest.raises(ValueError, match=f"score {score} has no use: .* first tokens under .*omit `score`"):
         search(nothing, score=score)
     assert len(search(nothing, scored_tokens=1)) == 4
     if score == "goal":
         assert len(search(request(), score=score)) == 4
     else:
-        with pytest.raises(ValueError, match=f"score {score} has no use: .* of the prompt: omit --score"):
+        with pytest.raises(ValueError, match=f"score {score} has no use: .* of the prompt: omit `score`"):
             search(request(), score=score)
     with pytest.raises(ValueError, match="scored_tokens has no use: backwards"):
         search(request(), scored_tokens=3)

@@ -186,7 +186,7 @@ def test_relative_curves_are_what_lies_above_the_first_group(folders):
     assert (second.group, second.x, second.y) == ("next-latent", [1, 2], [2.0, 0.0])
     assert not overlay.shares
     assert overlay.title == "probe: streets, minus the first group"
-    with pytest.raises(ValueError, match="add --metrics all"):
+    with pytest.raises(ValueError, match="add `metrics` all"):
         compare(folders, relative=True)
 
 

@@ -1,7 +1,8 @@
 """What the states of a trained model hold: the table of analyses, which `statewise analyze` runs by name.
 
-Imports `config`, `decoding`, `evaluation.scoring`, `reporting.drawings`, `reporting.figures`, `reporting.plots` and
-`tasks`. An analysis gets a `Subject` with predictors; it does not depend on networks or runs.
+Imports `beliefs`, `config`, `decoding`, `evaluation.scoring`, `reporting.drawings`, `reporting.figures`,
+`reporting.plots`, `reporting.tables` and `tasks`. An analysis gets a `Subject` with predictors; it does not depend on
+networks or runs.
 """
 
 from __future__ import annotations

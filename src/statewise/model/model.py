@@ -174,7 +174,7 @@ class Model:
             raise ValueError("free_length needs a goal: without one, completions have no fixed length anyway")
         goal_tokens = self.task.encode_later(goal or "")
         if goal is not None and len(goal_tokens) == 0:
-            raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
+            raise ValueError("the goal is empty: omit `goal`, or give the text that should follow the completion")
         read = [self.task.with_goal(self.task.encode(prompt), goal_tokens) for prompt in prompts]
         beginnings = goal is not None and not all(len(prompt) for prompt, _ in read)
         # Models do not learn to predict prompts, so a beginning that is one would be made up.

@@ -42,7 +42,7 @@ def compare(
     `seeds_left_out`: seeds that are not among `folders`, by the folder of their group, for the notes.
     """
     if relative and metrics == "evaluation":
-        raise ValueError("--relative applies to the curves of analyses: add --metrics all")
+        raise ValueError("`relative` applies to the curves of analyses: add `metrics` all")
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
     members = [Member.read(folder, metrics != "evaluation", defaults) for folder in folders]
@@ -97,8 +97,8 @@ def compare(
     comparable = headline.metric not in untested
     if not comparable and (better is not None or margin is not None):
         raise ValueError(
-            f"{headline.metric} is per token, and the tokenizers of these runs differ: --better and --margin, which "
-            "test it, would compare different things; --metrics loss_per_word shows a loss that compares"
+            f"{headline.metric} is per token, and the tokenizers of these runs differ: `better` and `margin`, which "
+            "test it, would compare different things; `metrics` loss_per_word shows a loss that compares"
         )
     chances = [member.report["chance"] for member in members]
     chance = {name: value for name, value in chances[0].items() if all(other.get(name) == value for other in chances)}

@@ -166,10 +166,10 @@ class _Call:
         tolerated = self.settings.noise > 0
         if self.method in COMPARED and (self.noisy or tolerated):
             raise ValueError(
-                f"{self.method.upper()} reads every trace as noise-free: give --method exact or neural, or no --noise"
+                f"{self.method.upper()} reads every trace as noise-free: give `method` exact or neural, or no `noise`"
             )
         if self.lifted and self.method == "hybrid":
-            raise ValueError("the hybrid method learns ground models only: omit --lifted, or give another --method")
+            raise ValueError("the hybrid method learns ground models only: omit `lifted`, or give another `method`")
         exact = self.method in ("auto", "exact")
         kept = read_checkpoint(self.folder) if exact and self.folder is not None and not self.overwrite else None
         trained = kept is not None and "method" not in kept[1]["settings"] and not self.lifted
@@ -381,7 +381,7 @@ def _attempts(call: _Call) -> list[Attempt]:
     def explains_all(schemas: Model) -> str:
         unfinished = schemas.report["unfinished"]
         if _accuracy(schemas) < 1 and not unfinished:
-            return "schemas do not explain all of them: if some may be noisy, give --noise auto"
+            return "schemas do not explain all of them: if some may be noisy, give `noise` auto"
         if not schemas.report["predicates"]:
             return "no schemas were found"
         # any model explains all valid traces: without negative ones only finished schemas are accepted at once

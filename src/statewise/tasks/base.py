@@ -161,9 +161,9 @@ class Task(ABC):
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
         """At most n examples of one of the sets `other_held_out`. Raises `ValueError` naming the sets that exist."""
-        others = [f"--{name} {item}" for name, items in self.other_held_out.items() for item in items]
+        others = [f"`{name}` {item}" for name, items in self.other_held_out.items() for item in items]
         there = f"the others are {', '.join(others)}" if others else "it has only the default one"
-        raise ValueError(f"the task of this run has no held-out set --{option} {value}: {there}")
+        raise ValueError(f"the task of this run has no held-out set `{option}` {value}: {there}")
 
     @abstractmethod
     def read(self, path: Path) -> Examples:

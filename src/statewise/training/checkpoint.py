@@ -121,7 +121,7 @@ def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
     except pickle.UnpicklingError:
         raise DamagedCheckpoint(
             f"{checkpoint.training} holds more than plain data, such as code: it was not loaded. "
-            "Restore it from a copy, or resume from another step with --checkpoint"
+            "Restore it from a copy, or resume from another step with `checkpoint`"
         ) from None
     except Exception as error:  # PyTorch raises almost anything for a damaged archive
         raise DamagedCheckpoint(f"{checkpoint.training} cannot be read: {error}") from None

@@ -193,7 +193,7 @@ def test_marks_in_a_text_are_text(tmp_path):
 
 def test_what_is_there_is_not_replaced_unasked(tmp_path):
     before = make(tmp_path)
-    with pytest.raises(FileExistsError, match="corpus exists: choose another --out, or give --overwrite"):
+    with pytest.raises(FileExistsError, match="corpus exists: choose another `out`, or give `overwrite`"):
         make(tmp_path)
     after = make(tmp_path, TEXTS[:30], overwrite=True)
     assert after.fingerprint != before.fingerprint
@@ -450,7 +450,7 @@ def test_a_data_set_is_streamed_from_a_local_folder(tmp_path, monkeypatch, kind)
     plain = make(tmp_path, out="plain", tokenizer=str(tmp_path / "corpus" / "tokenizer.json"))
     assert texts_of(corpus, corpus.held_out) == texts_of(plain, plain.held_out)
     assert texts_of(corpus, corpus.training) == texts_of(plain, plain.training)
-    with pytest.raises(ValueError, match="row 1: no field 'story', only 'text': set --field"):
+    with pytest.raises(ValueError, match="row 1: no field 'story', only 'text': set `field`"):
         write([DataSet(str(folder), "train", "story")], tmp_path / "c", "bpe:270")
     with pytest.raises(ValueError, match="cannot be loaded"):
         write([DataSet(str(folder / "nowhere"), "train", "text")], tmp_path / "c", "bpe:270")
@@ -460,5 +460,5 @@ def test_short_names_and_a_missing_package(tmp_path, monkeypatch):
     assert "fineweb-edu" in documents.KNOWN_DATASETS
     assert DataSet("tinystories", "train", "text").dataset != "tinystories"
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"--hub needs the extra `data`: .* -m pip install .*datasets"):
+    with pytest.raises(ValueError, match=r"`hub` needs the extra `data`: .* -m pip install .*datasets"):
         write([DataSet("some/where", "train", "text")], tmp_path / "c", "bpe:270")

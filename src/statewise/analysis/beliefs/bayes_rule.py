@@ -108,7 +108,7 @@ class BeliefDynamics(Analysis):
         if numbers > MOST_NUMBERS:
             raise ValueError(
                 f"{config.sequences:,} sequences of {length:,} tokens have {numbers:,} numbers of states, more than "
-                f"{MOST_NUMBERS:,}: set --sequences or --length lower"
+                f"{MOST_NUMBERS:,}: set `sequences` or `length` lower"
             )
         # A seed of four numbers, as of held-out sets: those of training batches have three.
         drawn = world.draw(np.random.default_rng([config.seed, 5, 0, 1]), config.sequences, length)

@@ -131,10 +131,10 @@ class BeliefGeometry(Analysis):
                 0,
                 f"prefixes of up to {read_most:,} tokens reach into the last third of the training sequences "
                 f"({row:,} tokens), where training asks states about few later tokens, so they may keep less of the "
-                f"belief. Train with {world.longer(2 * read_most)} or more, or measure with --longest {row // 2}",
+                f"belief. Train with {world.longer(2 * read_most)} or more, or measure with `longest` {row // 2}",
             )
         notes[:0] = [
-            f"{problem}. Measure longer prefixes (--longest) of a model that is trained on sequences of at least twice "
+            f"{problem}. Measure longer prefixes (`longest`) of a model that is trained on sequences of at least twice "
             f"their length ({world.longer(2 * read_most + 2)})"
             for problem in crowded(without_model, own, known, read_most)
         ]
@@ -193,7 +193,7 @@ class BeliefGeometry(Analysis):
                 widths = layer_widths(snapshot, examples[:1], pattern)
             except LacksCapability as error:
                 raise LacksCapability(
-                    f"{error}; with --layers null the last state alone is read", error.capability
+                    f"{error}; with `layers` null the last state alone is read", error.capability
                 ) from None
             every = states_of(snapshot, examples, rows, columns, pattern)
             by_name = dict(zip(widths, np.split(every, np.cumsum(list(widths.values()))[:-1], axis=1)))

@@ -221,7 +221,7 @@ class Probing(Analysis):
             validation=VALIDATION_SHARE,
         )
         if not (tested == TEST).any():
-            raise ValueError("no held-out state is left to test probes on: set --sequences higher")
+            raise ValueError("no held-out state is left to test probes on: set `sequences` higher")
         test_states, train_states, fitted_states = (
             test_states[tested == TEST],
             train_states[other != TEST],
@@ -402,7 +402,7 @@ def split_by_prefix(*hashes: np.ndarray, validation: float) -> list[np.ndarray]:
         raise ValueError(
             f"the sequences have {len(distinct)} different prefixes to probe: a probe needs at least "
             f"{FEWEST_PREFIXES}, as this task holds out no sequences, so that prefixes are divided between training "
-            "and test. Set --sequences and --training_sequences higher, or train on longer sequences"
+            "and test. Set `sequences` and `training_sequences` higher, or train on longer sequences"
         )
     tested = round(TEST_SHARE * len(distinct))
     last = tested + max(1, round(validation * (len(distinct) - tested)))

@@ -209,7 +209,7 @@ def judge(
     strange = known.difference(wanted)
     if strange or len(known) != len(ledger.records):
         what = f"{min(strange)} is unexpected" if strange else "one occurs twice"
-        raise ValueError(f"{ledger.path}: not the judgements of these stories: {what}: choose another --out")
+        raise ValueError(f"{ledger.path}: not the judgements of these stories: {what}: choose another `out`")
     waiting = [question for question in wanted if question not in known]
 
     failed = Event()  # set by the worker itself, so that no further request is sent before this thread is notified

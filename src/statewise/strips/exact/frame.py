@@ -62,8 +62,8 @@ class Listed:
         changed = [key for key in ("settings", "traces") if kept.get(key) != facts[key]]
         if changed:
             raise ValueError(
-                f"{folder} holds an interrupted run with other {' and '.join(changed)}: choose another --out, or give "
-                "--overwrite"
+                f"{folder} holds an interrupted run with other {' and '.join(changed)}: choose another `out`, or give "
+                "`overwrite`"
             )
         try:
             if kept.get("format") != FORMAT:
@@ -108,7 +108,7 @@ def _facts(traces: Traces, lifted: bool) -> dict[str, Any]:
 
 
 def _damaged(folder: Path, why: object) -> ValueError:
-    return ValueError(f"{folder / 'checkpoint.npz'}: damaged: {why}: start over with --overwrite")
+    return ValueError(f"{folder / 'checkpoint.npz'}: damaged: {why}: start over with `overwrite`")
 
 
 SECONDS = 60.0

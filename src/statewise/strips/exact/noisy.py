@@ -60,7 +60,7 @@ def check_negatives(traces: Traces) -> None:
     """Raises `ValueError` if no trace is negative."""
     if not sum(traces.labels):
         raise ValueError(
-            "without negative traces, noise cannot be distinguished from rare actions: add some, or omit --noise"
+            "without negative traces, noise cannot be distinguished from rare actions: add some, or omit `noise`"
         )
 
 

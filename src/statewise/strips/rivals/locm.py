@@ -119,7 +119,7 @@ def histories(traces: Traces) -> Iterator[list[Event]]:
             if len(set(objects)) < len(objects):
                 raise ValueError(
                     f"{traces.where(place)}: {traces.actions[action]!r} names an object twice: LOCM does not define "
-                    "the order of its transitions. Learn with --method exact"
+                    "the order of its transitions. Learn with `method` exact"
                 )
             for at, name in enumerate(("", *objects)):
                 mine.setdefault(name, []).append(((schema, at - 1), objects))

@@ -147,7 +147,7 @@ class Parquet(_Fields):
     @override
     def pieces(self) -> Iterator[Piece]:
         number = 0
-        for rows in parquet_column(self.path, self.field, "--field"):
+        for rows in parquet_column(self.path, self.field, "`field`"):
             for row in rows:
                 number += 1
                 place = f"{self.path}, row {number}"
@@ -161,7 +161,7 @@ class Parquet(_Fields):
 def pieces_of_field(row: dict[str, object], field: str, place: str) -> Iterator[Piece]:
     """The document in `field` of a row. Raises `ValueError` if there is none."""
     if field not in row:
-        raise ValueError(f"{place}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: set --field")
+        raise ValueError(f"{place}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: set `field`")
     text = row[field]
     if not isinstance(text, str):
         raise ValueError(f"{place}: {field} is not text but {type(text).__name__}")
@@ -310,7 +310,7 @@ class DataSet(Source):
         try:
             import datasets
         except ImportError:
-            raise ValueError(f"--hub needs the extra `data`: {to_install('data')}") from None
+            raise ValueError(f"`hub` needs the extra `data`: {to_install('data')}") from None
         what = f"dataset {self.dataset}, split {self.split}"
         try:
             rows = iter(datasets.load_dataset(self.dataset, self.config, split=self.split, streaming=True))

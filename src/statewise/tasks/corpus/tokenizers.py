@@ -25,17 +25,17 @@ def vocabulary_to_learn(spec: str) -> int | None:
     if kind != "bpe" or not colon:
         return None
     if not rest.isdecimal():
-        raise ValueError(f"--tokenizer {spec}: the number of tokens must be a whole number, as in bpe:4096")
+        raise ValueError(f"`tokenizer` {spec}: the number of tokens must be a whole number, as in bpe:4096")
     if len(rest) < 10 and int(rest) < 257:
-        raise ValueError(f"--tokenizer {spec}: at least 257 tokens are needed, for all bytes and {END}")
+        raise ValueError(f"`tokenizer` {spec}: at least 257 tokens are needed, for all bytes and {END}")
     if len(rest) > 9 or int(rest) > MOST:
-        raise ValueError(f"--tokenizer {spec}: at most {MOST:,} tokens")
+        raise ValueError(f"`tokenizer` {spec}: at most {MOST:,} tokens")
     return int(rest)
 
 
 def learn(texts: Sequence[str], vocabulary: int) -> BPE:
     """Trains a tokenizer of `vocabulary` tokens. Raises `ValueError` if the texts yield fewer."""
-    return bpe.train(texts, vocabulary, (END,), option="the N of --tokenizer bpe:N")
+    return bpe.train(texts, vocabulary, (END,), option="the N of `tokenizer` bpe:N")
 
 
 def load(spec: str) -> BPE:
@@ -74,7 +74,7 @@ def _gpt2(folder: Path) -> BPE:
 def _of_model(model: str) -> BPE:
     """The tokenizer of a model of Hugging Face, with its own end-of-text token."""
     if not model:
-        raise ValueError("--tokenizer hf: names no model: give hf:DIR, or hf:NAME with a name on the hub")
+        raise ValueError("`tokenizer` hf: names no model: give hf:DIR, or hf:NAME with a name on the hub")
     files = {name: _file_of(model, name) for name in ("tokenizer.json", "tokenizer_config.json")}
     path, facts = files.values()
     if path is None:
