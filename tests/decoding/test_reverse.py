@@ -222,13 +222,13 @@ def test_scores_that_rank_nothing_backwards_are_refused(score):
         (
             lambda: made(min_gap=1).predictor(),
             Request([np.zeros(0, np.int64)], 2, None, np.array(GOAL), closing=CLOSING),
-            "give --limit in place of --free-length",
+            "give `limit` in place of `free_length`",
         ),
         (lambda: made().predictor(), request(list(range(10)) * 3), "a goal of 30 tokens after a prompt of 3"),
         (
             lambda: made().predictor(),
             request(None, 1, END),
-            "from the end token and needs room for one more: set --limit",
+            "from the end token and needs room for one more: set `limit`",
         ),
         (lambda: made().predictor(), Request([np.ones(CONTEXT - 1, np.int64)], 5, END), "of at most 22 tokens"),
     ],

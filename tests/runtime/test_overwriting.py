@@ -498,7 +498,7 @@ def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
     check_folder(folder, OURS, SIGNS, "corpus", False)
     make(folder, "index.json", "parts/a.npy", "parts/7/sums.bin", "parts/7/.sums.bin.0123abcd-7-0.writing")
     with pytest.raises(FileExistsError, match="exists: choose another `out`, or give `resume` x or `overwrite`"):
-        check_folder(folder, OURS, SIGNS, "corpus", False, "--resume x or ")
+        check_folder(folder, OURS, SIGNS, "corpus", False, "`resume` x or ")
     check_folder(folder, OURS, SIGNS, "corpus", True)
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(FileExistsError, match="is a link, which is not replaced"):

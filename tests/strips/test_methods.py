@@ -116,7 +116,7 @@ def test_ground_atoms_are_taken_where_schemas_explain_fewer_noisy_traces():
     clean = traces(switches, 200, 12, 1)
     noisy = with_noise(clean, 0.05, "labels", 1)
     assert learn(clean, QUICK).report["chosen"] == (
-        "the traces are free of noise; schemas do not explain all of them: if some may be noisy, give --noise auto"
+        "the traces are free of noise; schemas do not explain all of them: if some may be noisy, give `noise` auto"
     )
     report = learn(noisy, QUICK).report
     assert "predicates" not in report

@@ -141,7 +141,7 @@ def test_words_of_pieces_are_those_of_the_uncut_texts(told):
         ("a.txt", b"ab\n\xc3", r"a.txt: byte 3: not UTF-8 text \(unexpected end of data\)"),
         ("a.txt", b"abc\nd\0f\n", "a.txt: byte 5: a zero byte: this is not a text file"),
         ("a.txt.gz", b"abc\nd\xe9f\n", "a.txt.gz: byte 5: not UTF-8"),
-        ("a.jsonl", b'{"text": "a"}\n{"story": "a"}\n', "a.jsonl:2: no field 'text', only 'story': set --field"),
+        ("a.jsonl", b'{"text": "a"}\n{"story": "a"}\n', "a.jsonl:2: no field 'text', only 'story': set `field`"),
         ("a.jsonl", b'{"text": "a"}\n\n{"text": 3}\n', "a.jsonl:3: text is not text but int"),
         ("a.jsonl", b'{"text": "a"\n', "a.jsonl:1: not JSON"),
         ("a.jsonl", b"[1]\n", "a.jsonl:1: a line must be an object"),

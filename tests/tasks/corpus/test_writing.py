@@ -340,13 +340,13 @@ def test_an_index_or_tokenizer_of_another_corpus_is_refused(tmp_path):
     ("options", "message"),
     [
         ({"tokenizer": "wordpiece"}, "unknown tokenizer 'wordpiece': there is no such file; give bpe:N"),
-        ({"tokenizer": "bpe:many"}, "--tokenizer bpe:many: the number of tokens must be a whole number"),
+        ({"tokenizer": "bpe:many"}, "`tokenizer` bpe:many: the number of tokens must be a whole number"),
         ({"tokenizer": "bpe:100"}, "at least 257 tokens"),
-        ({"tokenizer": "bpe:60000"}, r"set the N of --tokenizer bpe:N to \d+ or less"),
+        ({"tokenizer": "bpe:60000"}, r"set the N of `tokenizer` bpe:N to \d+ or less"),
         ({"tokenizer": "gpt2:nowhere"}, r"nowhere/vocab.json: no such file; gpt2:DIR needs"),
-        ({"held_out": 0}, "--held-out must be more than 0 and at most 1, not 0"),
-        ({"held_out": 1}, "--held-out 1 leaves none"),
-        ({"shard_tokens": 0}, "--shard-tokens must be at least 1"),
+        ({"held_out": 0}, "`held_out` must be more than 0 and at most 1, not 0"),
+        ({"held_out": 1}, "`held_out` 1 leaves none"),
+        ({"shard_tokens": 0}, "`shard_tokens` must be at least 1"),
         ({"texts": [" ", ""]}, r"text.txt: no text: every document is empty"),
     ],
 )
