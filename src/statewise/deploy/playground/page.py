@@ -85,7 +85,7 @@ def claimed(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
     def check() -> None:
         if path.exists() and MARK.encode() not in path.read_bytes()[:1000]:
             raise FileExistsError(
-                f"{path} is not replaced: it is not a page that statewise wrote. Choose another --export"
+                f"{path} is not replaced: it is not a page that statewise wrote. Choose another `export`"
             )
 
     return claimed_file(path, overwrite, "`export`", check)
