@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.runtime.arguments import Parser, at_least
-from statewise.runtime.bounds import read_whole
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import cut, say, without_advice
+from statewise.runtime.text_files import read_whole
 
 if TYPE_CHECKING:
     import numpy as np
