@@ -153,7 +153,7 @@ WRONG = {
     "cut parquet": ("ids.parquet", cut, "ids.parquet: cannot be read as parquet, damaged or truncated: "),
     "empty parquet": ("ids.parquet", emptied, "ids.parquet: the file is empty"),
     "no column": ("ids.parquet", column_of("string", ["a"]), "'tokens' holds string, not lists of whole numbers"),
-    "of floats": ("ids.parquet", lists_of("float32", [[1.0]]), "not lists of whole numbers: set `field`"),
+    "of floats": ("ids.parquet", lists_of("float32", [[1.0]]), "not lists of whole numbers: set --field"),
     "null row": ("ids.parquet", lists_of("int32", [[1], None]), "ids.parquet, row 2: tokens is null"),
     "null token": ("ids.parquet", lists_of("int32", [[1], [2, None]]), "row 2: tokens has a null among its token ids"),
     "beyond": ("ids.parquet", lists_of("int32", [[1], [2, 270]]), "row 2, token 2: 270, but the tokens of this"),
