@@ -227,7 +227,7 @@ def test_an_export_says_which_classes_of_others_it_needs(capsys, tmp_path, monke
         (["export", ".", "--out", "out"], "is not a run directory: it has no config.json"),
         (["export", "RUNS/teacherless", "--out", "out"], "teacherless predicts whole answers .* train next_token"),
         (["export", "RUNS/teacherless", "--to", "gguf", "--out", "out"], "teacherless predicts whole answers"),
-        (["export", "RUNS/belief_state", "--to", "gguf", "--out", "out"], "BeliefState does not .* export it with --to hf"),
+        (["export", "RUNS/belief_state", "--to", "gguf", "--out", "out"], "BeliefState does .* export it with --to hf"),
         (["export", "RUNS/next_latent", "--to", "onnx", "--out", "out"], "onnx"),
         (["export", "RUNS/next_latent"], "--out"),
         (["export", "RUNS/next_latent", "--out", "out", "--checkpoint", "7"], "no checkpoint of step 7"),
