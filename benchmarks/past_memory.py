@@ -113,7 +113,7 @@ def measure(corpus: Path, smoke: bool) -> Found:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    from statewise.tasks.batches import Permutation
+    from statewise.tasks.permutation import Permutation
 
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     with tempfile.TemporaryDirectory() as name:

@@ -581,6 +581,33 @@ def make_run(
     return folder
 
 
+def rewrite_end(folder, **fields):
+    """Changes fields of the record of the end of training; without any, drops it."""
+    path = folder / "metrics.jsonl"
+    *others, end = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(others) + (json.dumps({**json.loads(end), **fields}) + "\n") * bool(fields))
+    return folder
+
+
+def with_baselines(folder, bigram=0.3):
+    run = Run(folder)
+    long = {"text": "a b <b>", "tokens": 3, "copies": 2}
+    run.write_report(
+        "evaluation",
+        {
+            **run.report("evaluation"),
+            "baselines": {
+                "bigram": {"loss": 0.9, "path_accuracy": bigram, "token_accuracy": 0.4},
+                "always <end>": {"token_accuracy": 0.2},
+            },
+            "continuations": [{"prompt": "p [/b]", "truth": "a b c", "predicted": "a b <i>"}],
+            "hardest": [{**long, "nats_per_token": 3.25}],
+            "easiest": [{**long, "nats_per_token": 0.125}],
+        },
+    )
+    return folder
+
+
 def lives(number):
     """Whether a process runs, on Linux; one that nobody has waited for is none."""
     try:

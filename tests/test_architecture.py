@@ -75,6 +75,17 @@ def within(name: str, modules: set[str]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
+@pytest.mark.parametrize("room", [room for room in MAY_IMPORT if (SOURCE / room.replace(".", "/")).is_dir()])
+def test_a_room_begins_with_what_it_may_import(room):
+    text = ast.get_docstring(ast.parse((SOURCE / room.replace(".", "/") / "__init__.py").read_text())) or ""
+    assert "mport" in text
+    if "every room" not in text:
+        missing = {
+            one for one in MAY_IMPORT[room] if f"`{one}`" not in text and f"`{one.removeprefix('strips.')}`" not in text
+        }
+        assert not missing
+
+
 def test_imports_follow_the_table():
     faults = []
     for path in files():

@@ -19,7 +19,7 @@ import torch
 from statewise.cli import main
 from statewise.evaluation.judging.judgements import NEEDED
 from statewise.experiments import seeds
-from statewise.reporting.compare import compare
+from statewise.reporting.grouping import compare
 from statewise.runtime.ledger import Ledger
 from statewise.strips.model.learned import Learned, write_model
 from statewise.strips.model.model import ActionModel

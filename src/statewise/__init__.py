@@ -16,8 +16,8 @@ from statewise.runtime.version import __version__
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings as Findings
-    from statewise.analysis.beliefs.probe import Probed as Probed
-    from statewise.analysis.beliefs.probe import probe_beliefs as probe_beliefs
+    from statewise.analysis.beliefs.given_states import Probed as Probed
+    from statewise.analysis.beliefs.given_states import probe_beliefs as probe_beliefs
     from statewise.backbones.leaks.checks import Leaks as Leaks
     from statewise.deploy.export.export import Format
     from statewise.deploy.export.folder_files import Exported as Exported
@@ -64,8 +64,8 @@ _MODULES = {
     "Listener": "experiments.launch",
     "Model": "model.model",
     "Outcome": "training.trainer",
-    "Probed": "analysis.beliefs.probe",
-    "probe_beliefs": "analysis.beliefs.probe",
+    "Probed": "analysis.beliefs.given_states",
+    "probe_beliefs": "analysis.beliefs.given_states",
     "RunsOutcome": "experiments.jobs",
     "SlurmOptions": "experiments.cluster",
     "Status": "experiments.status",

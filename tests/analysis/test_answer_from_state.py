@@ -100,7 +100,7 @@ def test_without_prompts_the_last_tokens_are_read():
     }
     assert found.notes == ["1 of 3 sequences are left out: they have no prompt or no answer"]
     assert found.details["answers_by_length"] == {"2": 2}
-    with pytest.raises(ValueError, match="with --last"):
+    with pytest.raises(ValueError, match="with `last`"):
         make_analysis("answer-from-state").analyze(subject(Knowing(), task))
     with pytest.raises(ValueError, match="more than 9 tokens: choose a smaller"):
         make_analysis("answer-from-state", last=9).analyze(subject(Knowing(), task))

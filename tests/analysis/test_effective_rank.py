@@ -20,7 +20,7 @@ from doubles import (
 
 from statewise.analysis import ANALYSES, make_analysis
 from statewise.analysis.base import Findings, Snapshot
-from statewise.analysis.beliefs.beliefs import beliefs
+from statewise.analysis.beliefs.vectors import beliefs
 from statewise.analysis.effective_rank import effective_rank
 from statewise.cli import main
 from statewise.runtime.messages import explained, percent

@@ -495,7 +495,7 @@ def test_words_that_are_too_many_to_search_are_refused():
     first, second = (world.states_after(np.array([[token]]))[0] for token in (1, 2))
     assert len(distinguishing(world, first, second, 3)) > 60
     with pytest.raises(
-        ValueError, match=r"there are .* words of [34] tokens to search .* set --length to [34] or lower"
+        ValueError, match=r"there are .* words of [34] tokens to search .* set `length` to [34] or lower"
     ):
         distinguishing(world, first, second, 9)
 

@@ -375,7 +375,7 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
             "schemas.json: a literal begins with its predicate: [0] must be a word without blanks, not",
         ),
         (["show", "unnamed"], 'schemas.json: the names of schemas: [0] must be a word without blanks, not ""'),
-        (["show", "binary"], "binary: not a model: byte 0 is not UTF-8 text"),
+        (["show", "binary"], "binary: byte 0: not UTF-8 text"),
         (["evaluate", "learned", "--traces", "odd.csv"], "have different actions: learned has no 'd'"),
         (["evaluate", "learned"], "--traces FILE, --against REFERENCE"),
         (["verify", "learned", "--against", "ferry:2"], "written ferry:PORTSxCARS"),

@@ -12,8 +12,8 @@ from rich.text import Text
 from statewise.analysis.base import Findings, Origin
 from statewise.cli import main
 from statewise.experiments.progress import Count, Display
-from statewise.reporting.compare import compare
 from statewise.reporting.figures import Curve, Drawing, Layer, Panel
+from statewise.reporting.grouping import compare
 from statewise.reporting.panels import training_panels
 from statewise.reporting.plots import draw_panels
 from statewise.reporting.report import write_report

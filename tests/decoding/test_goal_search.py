@@ -308,7 +308,7 @@ def test_wrong_settings_are_named(fields, message):
 
 def test_what_cannot_be_searched_is_named():
     predictor = JointPredictor.drawn(0, vocabulary=3, length=5)
-    with pytest.raises(ValueError, match="the goal is empty: give at least one symbol, or omit --goal"):
+    with pytest.raises(ValueError, match="the goal is empty: give at least one symbol, or omit `goal`"):
         search(predictor, [0], NOTHING)
     with pytest.raises(ValueError, match="leaves no room in the context of 5"):
         search(predictor, [0], [1, 1, 1, 1])

@@ -201,13 +201,13 @@ def test_scores_that_rank_nothing_backwards_are_refused(score):
         return Reverse(make_decoder("goal_search", rollouts=4, **fields)).search(made().predictor(), asked)
 
     nothing = Request([np.zeros(0, np.int64)], 2, None, np.array(GOAL))
-    with pytest.raises(ValueError, match=f"score {score} has no use: .* first tokens under .*omit --score"):
+    with pytest.raises(ValueError, match=f"score {score} has no use: .* first tokens under .*omit `score`"):
         search(nothing, score=score)
     assert len(search(nothing, scored_tokens=1)) == 4
     if score == "goal":
         assert len(search(request(), score=score)) == 4
     else:
-        with pytest.raises(ValueError, match=f"score {score} has no use: .* of the prompt: omit --score"):
+        with pytest.raises(ValueError, match=f"score {score} has no use: .* of the prompt: omit `score`"):
             search(request(), score=score)
     with pytest.raises(ValueError, match="scored_tokens has no use: backwards"):
         search(request(), scored_tokens=3)
@@ -222,13 +222,13 @@ def test_scores_that_rank_nothing_backwards_are_refused(score):
         (
             lambda: made(min_gap=1).predictor(),
             Request([np.zeros(0, np.int64)], 2, None, np.array(GOAL), closing=CLOSING),
-            "give --limit in place of --free-length",
+            "give `limit` in place of `free_length`",
         ),
         (lambda: made().predictor(), request(list(range(10)) * 3), "a goal of 30 tokens after a prompt of 3"),
         (
             lambda: made().predictor(),
             request(None, 1, END),
-            "from the end token and needs room for one more: set --limit",
+            "from the end token and needs room for one more: set `limit`",
         ),
         (lambda: made().predictor(), Request([np.ones(CONTEXT - 1, np.int64)], 5, END), "of at most 22 tokens"),
     ],

@@ -119,7 +119,7 @@ def test_the_same_seed_draws_the_same():
         ("gredy", {}, "unknown decoder 'gredy': did you mean greedy"),
         ("sample", {"temprature": 1.0}, "did you mean temperature"),
         ("greedy", {"temperature": 1.0}, "decoder greedy has no field 'temperature'"),
-        ("sample", {"temperature": 0.0}, "use --decoder greedy for 0"),
+        ("sample", {"temperature": 0.0}, "use `decoder` greedy for 0"),
         ("sample", {"temperature": 1e-310}, "temperature must be at least 1e-100"),
         ("sample", {"temperature": 10**400}, "temperature: 1000"),
         ("sample", {"top_p": 0.0}, "top_p must be above 0 and at most 1"),

@@ -441,7 +441,7 @@ def test_without_drafts_any_model_decodes_plainly():
     [
         (
             {"draft": CONTEXT},
-            f"a draft of {CONTEXT} tokens does not fit the context of {CONTEXT}: set --draft to at most",
+            f"a draft of {CONTEXT} tokens does not fit the context of {CONTEXT}: set `draft` to at most",
         ),
         ({"draft": -1}, "draft must be at least 0, not -1"),
         ({"draft": "always"}, "draft"),

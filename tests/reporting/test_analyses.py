@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
+from statewise.reporting.grouping import compare
 from statewise.reporting.panels import analysis_panels
 from statewise.reporting.report import write_report
 from statewise.run import Run
@@ -186,7 +186,7 @@ def test_relative_curves_are_what_lies_above_the_first_group(folders):
     assert (second.group, second.x, second.y) == ("next-latent", [1, 2], [2.0, 0.0])
     assert not overlay.shares
     assert overlay.title == "probe: streets, minus the first group"
-    with pytest.raises(ValueError, match="add --metrics all"):
+    with pytest.raises(ValueError, match="add `metrics` all"):
         compare(folders, relative=True)
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
 from statewise.reporting.drawings import save_page
 from statewise.reporting.figures import Drawing, Layer, Points
+from statewise.reporting.grouping import compare
 from statewise.reporting.report import write_report
 from statewise.run import Run
 

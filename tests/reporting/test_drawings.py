@@ -1,15 +1,16 @@
 """Drawings of one plane can be compared: they have the same limits."""
 
 import json
+import math
 import re
 from dataclasses import asdict
 
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
-from statewise.reporting.drawings import save_drawings, save_page
+from statewise.reporting.drawings import save_drawings, save_page, star_graph_svg
 from statewise.reporting.figures import Drawing, Layer, Points, Text
+from statewise.reporting.grouping import compare
 from statewise.reporting.report import write_report
 from statewise.run import Run
 
@@ -153,3 +154,41 @@ def test_a_drawing_of_nothing_and_one_of_a_single_point_are_drawn(tmp_path):
     path = tmp_path / "drawings.png"
     save_drawings([Drawing("nothing", []), Drawing("one", [], [Points([[2.0, 2.0]], ["#000000"])])], path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_graphs_show_right_and_wrong_steps():
+    graph = {
+        "edges": [[0, 1], [1, 2], [0, 3], [3, 4]],
+        "start": 0,
+        "goal": 2,
+        "truth": [0, 1, 2],
+        "predicted": [0, 3, 2],
+    }
+    svg = star_graph_svg(graph)
+    assert svg.count("<circle") == 5
+    assert len(re.findall(r"<(?:line|path)[^>]*#c8442f", svg)) == 2  # both steps are wrong,
+    assert svg.count("stroke-dasharray") == 1  # and one of them is no edge
+    assert len(re.findall(r"<circle[^>]*stroke=[^>]*#c8442f", svg)) == 1  # the last node is where it should be
+    assert star_graph_svg({**graph, "predicted": [0, 1, 2]}).count("#c8442f") == 0
+    assert star_graph_svg({**graph, "predicted": []}).count("<circle") == 5
+
+
+def test_steps_that_are_no_edges_are_arcs_beside_the_arm_and_repeats_loops():
+    graph = {"edges": [[0, 1], [1, 2], [0, 3], [3, 4]], "start": 0, "goal": 2, "truth": [0, 1, 2]}
+    svg = star_graph_svg({**graph, "predicted": [0, 2, 2]})
+    (arc, loop) = re.findall(r'<path d="([^"]*)"', svg)
+    x1, y1, cx, cy, x2, y2 = (float(number) for number in re.findall(r"-?[\d.]+", arc))
+    x, y, _ = next(node for node in nodes(svg) if node[2] == "1")
+    assert abs((x2 - x1) * (y - y1) - (y2 - y1) * (x - x1)) < 1, "the straight line would lead through the node"
+    middle = (x1 + 2 * cx + x2) / 4, (y1 + 2 * cy + y2) / 4
+    radius = float(re.search(r'<circle[^>]* r="([\d.]+)"', svg)[1])
+    assert math.dist(middle, (x, y)) > radius + 3
+    assert loop.count("a") == 2
+    assert len(set(re.findall(r'<path d="([^"]*)"', star_graph_svg({**graph, "predicted": [0, 0, 0]})))) == 2
+    assert "<path" not in star_graph_svg({**graph, "predicted": [0, 3, 4]})
+
+
+def nodes(svg):
+    """(x, y, name) of each."""
+    places = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg)
+    return [(float(x), float(y), name) for (x, y), name in zip(places, re.findall(r">(\d+)</text>", svg))]

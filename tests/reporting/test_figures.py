@@ -1,11 +1,24 @@
-"""Colours of objectives."""
+"""Colours of objectives, and lines that share a panel."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from statewise.objectives import OBJECTIVES
-from statewise.reporting.figures import OBJECTIVE_COLOURS, OTHER_COLOURS, looks, objective_colour
+from statewise.reporting.figures import (
+    MOST_GROUPS,
+    MOST_LINES,
+    OBJECTIVE_COLOURS,
+    OTHER_COLOURS,
+    Curve,
+    Look,
+    Panel,
+    looks,
+    objective_colour,
+    small_multiples,
+)
+from statewise.reporting.plots import draw_panels, interactive
 
 
 def luminance(colour):
@@ -47,3 +60,55 @@ def test_objectives_from_elsewhere_keep_their_colour_and_differ_in_a_comparison(
     assert alone not in OBJECTIVE_COLOURS.values()
     assert len({look.colour for look in looks(["mine:One", "mine:Two", "mine:Three"])}) == 3
     assert len(looks([f"mine:{place}" for place in range(9)])) == 9
+
+
+def lines(groups, labels):
+    return [Curve(label, [0.0, 1.0], [0.0, 1.0], group=group) for group in groups for label in labels]
+
+
+def seen(panel):
+    return [(curve.group, curve.label) for curve in panel.curves if curve.role == "line"]
+
+
+def test_more_lines_than_can_be_told_apart_become_small_multiples():
+    few, control = lines("ab", "xyz"), Curve("chance", [0.0, 1.0], [0.5, 0.5], "control")
+    panel = Panel("x", "y", [*few, control], title="probe")
+    assert small_multiples(panel) == [panel]
+    by_label = small_multiples(replace(panel, curves=[*lines("abc", "xyz"), control]))
+    assert [one.title for one in by_label] == ["probe: x", "probe: y", "probe: z"]
+    assert [seen(one) for one in by_label] == [[(group, label) for group in "abc"] for label in "xyz"]
+    assert all(control in one.curves for one in by_label)
+    groups = "abcdefg"
+    assert len(groups) == MOST_GROUPS + 1 < MOST_LINES
+    by_group = small_multiples(replace(panel, curves=[*lines(groups, "x"), control]))
+    assert [(one.title, one.y_title) for one in by_group] == [(group, "probe: y") for group in groups]
+    assert [seen(one) for one in by_group] == [[(group, "x")] for group in groups]
+    assert len(small_multiples(replace(panel, curves=lines(groups[1:], "x")))) == 1
+    by_both = small_multiples(replace(panel, curves=lines("abcdefghi", "xy")))
+    assert [(one.title, one.y_title) for one in by_both] == [
+        (group, f"probe: {label}: y") for label in "xy" for group in "abcdefghi"
+    ]
+    assert [seen(one) for one in by_both] == [[(group, label)] for label in "xy" for group in "abcdefghi"]
+    assert all([curve.role for curve in one.curves] == ["background"] * 8 + ["line"] for one in by_both)
+
+
+def test_lines_of_one_model_are_taken_apart_by_name_with_what_they_smooth():
+    curves = [curve for label in "abcdefghi" for curve in (*lines([""], label), Curve(label, [0.0], [0.0], "raw"))]
+    multiples = small_multiples(Panel("x", "y", curves))
+    assert [one.title for one in multiples] == list("abcdefghi")
+    assert [[curve.label for curve in one.curves if curve.role == "raw"] for one in multiples] == [
+        [label] for label in "abcdefghi"
+    ]
+    figure = draw_panels([Panel("x", "y", curves)])
+    assert len(figure.axes) == 9
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
+
+
+def test_legends_of_the_page_lie_on_no_title():
+    chance = Curve("chance", [0.0, 1.0], [0.0, 1.0], "control")
+    panel = Panel("step", "y", [chance, *lines(["a" * 90], [""])], title="t")
+    layout = interactive(panel, {"a" * 90: Look("#000000")})
+    assert [trace.name for trace in layout.data if trace.showlegend] == ["chance"], "the page names the groups"
+    assert layout.layout.legend.y > 1
+    assert layout.layout.legend.yanchor == "bottom"
+    assert layout.layout.title.text is None, "the page wraps it"

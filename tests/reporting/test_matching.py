@@ -8,7 +8,7 @@ from doubles import make_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statewise.reporting.compare import compare
+from statewise.reporting.grouping import compare
 from statewise.reporting.panels import training_panels
 from statewise.reporting.report import write_report
 from statewise.reporting.statistics import match, tokens_to_reach

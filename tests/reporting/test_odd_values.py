@@ -8,7 +8,7 @@ import pytest
 from doubles import make_run
 
 from statewise.cli import main
-from statewise.reporting.compare import compare
+from statewise.reporting.grouping import compare
 from statewise.reporting.report import write_report
 from statewise.reporting.statistics import summarise
 from statewise.reporting.tables import spread

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
+from statewise.reporting.grouping import compare
 from statewise.reporting.other_data import labels
 from statewise.reporting.panels import set_panels
 from statewise.run import Run, evaluation_of, evaluation_on

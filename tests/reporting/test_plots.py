@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
 from statewise.reporting.figures import Curve, Look, Panel, looks
+from statewise.reporting.grouping import compare
 from statewise.reporting.panels import sweep_panels, training_panels
 from statewise.reporting.plots import CARRIED, draw_panels, fitted, interactive, on_its_axes
 
@@ -153,3 +153,43 @@ def test_texts_are_broken_where_they_do_not_fit():
     assert fitted("one two three", 0.35, 10) == "one\ntwo\nthre\ne"
     assert fitted("", 1, 10) == ""
     assert fitted("WW", 0.001, 10) == "W\nW"
+
+
+def test_r2_below_zero_is_drawn_down_to_a_limit():
+    """It was cut off at 0, and a panel of such values was empty."""
+    for lowest, low in ((0.2, -0.03), (-0.2, -0.23), (-7.0, -1.03)):
+        panel = Panel("x", "R2", [Curve("model", [1.0, 2.0, 3.0], [lowest, float("nan"), 0.9])], shares=True)
+        assert draw_panels([panel]).axes[0].get_ylim() == pytest.approx((low, 1.05))
+        assert interactive(panel).layout.yaxis.range == pytest.approx((low, 1.05))
+
+
+def test_ticks_are_where_evaluations_are():
+    axes = draw_panels([Panel("step", "y", [Curve("a", [10.0, 20.0, 30.0], [1.0, 2.0, 3.0])])]).axes[0]
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] in ([10, 20, 30], [10, 15, 20, 25, 30])
+
+
+def test_an_axis_does_not_enlarge_what_hardly_differs():
+    flat = Panel("step", "norm", [Curve("a", [0.0, 1.0], [5.000, 5.002])])
+    low, high = draw_panels([flat]).axes[0].get_ylim()
+    assert (low, high) == pytest.approx((4.951, 5.051), abs=1e-3)
+    shown = interactive(flat).layout.yaxis.range
+    assert shown == pytest.approx((4.951, 5.051), abs=1e-3)
+    for varied in (replace(flat, curves=[Curve("a", [0.0, 1.0], [5.0, 6.0])]), replace(flat, log_y=True)):
+        low, high = draw_panels([varied]).axes[0].get_ylim()
+        assert (low, high) != pytest.approx((4.951, 5.051), abs=1e-3)
+        shown = interactive(varied).layout.yaxis.range
+        assert shown is None if varied.log_y else shown == pytest.approx((4.95, 6.05))
+
+
+def test_four_panels_stand_in_two_rows_of_two():
+    panel = Panel("x", "y", [Curve("model", [1.0, 2.0], [0.0, 1.0])])
+    for count, columns in ((2, 2), (3, 3), (4, 2), (5, 3)):
+        axes = draw_panels([panel] * count).axes
+        assert len({round(one.get_position().x0, 2) for one in axes}) == columns
+
+
+def test_ticks_of_a_logarithmic_axis_leave_room_for_their_labels():
+    steps = [1.0, 2.0, 3.0, 6.0, 11.0, 19.0, 34.0, 62.0, 111.0, 200.0]
+    panel = Panel("x", "y", [Curve("model", steps, steps)], log_x=True)
+    assert draw_panels([panel]).axes[0].get_xticks().tolist() == [1, 3, 6, 19, 62, 200]

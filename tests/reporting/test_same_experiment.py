@@ -7,7 +7,7 @@ from doubles import make_run
 
 from statewise.cli import main
 from statewise.model.recipes import declared_defaults
-from statewise.reporting.compare import compare
+from statewise.reporting.grouping import compare
 from statewise.run import Run
 
 

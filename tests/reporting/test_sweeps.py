@@ -3,8 +3,8 @@
 import pytest
 from doubles import make_run
 
-from statewise.reporting.compare import compare
 from statewise.reporting.figures import Curve
+from statewise.reporting.grouping import compare
 from statewise.reporting.panels import sweep_panels
 from statewise.reporting.report import write_report
 

@@ -44,7 +44,7 @@ def test_a_run_opens_as_it_was_made(run):
 
 
 def test_existing_directories_are_refused(run, tmp_path):
-    with pytest.raises(FileExistsError, match="--resume"):
+    with pytest.raises(FileExistsError, match="`resume`"):
         Run.create(run.folder, {}, {}, overwrite=False)
     Run.create(run.folder, {"seed": 2}, {}, overwrite=True)
     assert Run.open(run.folder).recipe() == {"seed": 2}
@@ -96,7 +96,7 @@ def test_two_processes_that_overwrite_a_run_do_not_mix(run, monkeypatch):
 def test_what_a_killed_process_was_to_overwrite_is_there_again(run):
     save(run, 5)
     os.rename(run.folder, run.folder.with_name(".replaced-run"))  # and killed
-    with pytest.raises(FileExistsError, match="or --overwrite"):
+    with pytest.raises(FileExistsError, match="or `overwrite`"):
         Run.create(run.folder, {"seed": 2}, {}, overwrite=False)
     assert run.find_checkpoint().step == 5
     assert [path.name for path in run.folder.parent.iterdir()] == ["run"]
@@ -178,7 +178,7 @@ def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_offered(run, file
         middle = len(content) // 2
         flipped = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
         path.write_bytes(content[: len(content) // 2] if harm == "truncated" else flipped)
-    with pytest.raises(DamagedCheckpoint, match=r"step-00000006.*newest intact one is step 5: add --checkpoint 5"):
+    with pytest.raises(DamagedCheckpoint, match=r"step-00000006.*newest intact one is step 5: add `checkpoint` 5"):
         run.find_checkpoint()
     assert run.find_checkpoint("5").step == 5
 

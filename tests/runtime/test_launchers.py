@@ -127,7 +127,7 @@ def test_a_command_that_is_given_again_continues_its_run(tmp_path):
     folder = tmp_path / "run"
     outcome = train_or_resume(recipe(), folder, listener=Listener(step=preempted))
     assert (outcome.reason, outcome.signal, outcome.step) == ("signal", signal.SIGTERM, 3)
-    with pytest.raises(ValueError, match=r"trainer\.clip is 1\.0 there and 2\.0 here.*Choose another --out"):
+    with pytest.raises(ValueError, match=r"trainer\.clip is 1\.0 there and 2\.0 here.*Choose another `out`"):
         train_or_resume(recipe("--trainer.clip=2"), folder)
     fields = json.loads((folder / "config.json").read_text())
     assert fields["trainer"].pop("optimizer") == "adamw"  # as if the run were of a version without this field

@@ -62,7 +62,7 @@ def test_files_are_replaced_only_when_asked_and_only_files(tmp_path):
     path = tmp_path / "out.npy"
     check_file(path, False)
     make(tmp_path, "out.npy")
-    with pytest.raises(FileExistsError, match="exists: choose another --write-labels, or give --overwrite"):
+    with pytest.raises(FileExistsError, match="exists: choose another --write-labels, or give `overwrite`"):
         check_file(path, False, "--write-labels")
     check_file(path, True)
     (tmp_path / "link").symlink_to(path)
@@ -75,7 +75,7 @@ def test_files_are_replaced_only_when_asked_and_only_files(tmp_path):
     check_files(tmp_path, ["a.png", "b.png"], SIGNS, False)
     with pytest.raises(FileExistsError, match=r"out\.npy exists"):
         check_files(tmp_path, ["a.png", "out.npy"], SIGNS, False)
-    with pytest.raises(FileExistsError, match="is a file: --out names a folder"):
+    with pytest.raises(FileExistsError, match="is a file: `out` names a folder"):
         check_files(path, [], SIGNS, True)
 
 
@@ -234,7 +234,7 @@ def test_a_name_has_one_writer_at_a_time(tmp_path, kind):
         assert contents(tmp_path) <= {b""}  # the lock
         (scratch if kind is one_file else scratch / "x.txt").write_text("first")
     assert contents(tmp_path) == {b"first"}
-    with pytest.raises(FileExistsError, match="exists: choose another --out"):
+    with pytest.raises(FileExistsError, match="exists: choose another `out`"):
         put(kind, tmp_path, "second")
     put(kind, tmp_path, "second", overwrite=True)
     assert contents(tmp_path) == {b"second"}
@@ -272,7 +272,7 @@ def test_what_another_program_makes_meanwhile_is_not_replaced(tmp_path, kind):
                 said = str(error)
         assert foreign.made == (said is not None), number
         assert contents(home) == ({b"foreign"} if foreign.made else {b"ours"}), number
-        assert said is None or "choose another --out" in said
+        assert said is None or "choose another `out`" in said
         refused += foreign.made
         number += 1
     assert refused >= 1
@@ -313,7 +313,7 @@ def test_a_writer_that_was_killed_while_it_replaced_leaves_the_old_or_the_new(tm
     home.mkdir()
     put(kind, home, "old", ["x.txt", "y.txt"])
     for state in states(home, kind, "new", ["x.txt", "z.txt"], True, tmp_path / "copies"):
-        with pytest.raises(FileExistsError, match="exists: choose another --out"):  # which also cleans up
+        with pytest.raises(FileExistsError, match="exists: choose another `out`"):  # which also cleans up
             put(kind, state, "next", ["x.txt"])
         files = {Path(name).name: content for name, content in tree(state).items() if content is not None}
         old = dict.fromkeys(["x.txt"] if kind is one_file else ["x.txt", "y.txt"], b"old")
@@ -497,8 +497,8 @@ def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
     folder.mkdir()
     check_folder(folder, OURS, SIGNS, "corpus", False)
     make(folder, "index.json", "parts/a.npy", "parts/7/sums.bin", "parts/7/.sums.bin.0123abcd-7-0.writing")
-    with pytest.raises(FileExistsError, match="exists: choose another --out, or give --resume x or --overwrite"):
-        check_folder(folder, OURS, SIGNS, "corpus", False, "--resume x or ")
+    with pytest.raises(FileExistsError, match="exists: choose another `out`, or give `resume` x or `overwrite`"):
+        check_folder(folder, OURS, SIGNS, "corpus", False, "`resume` x or ")
     check_folder(folder, OURS, SIGNS, "corpus", True)
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(FileExistsError, match="is a link, which is not replaced"):
@@ -510,13 +510,13 @@ def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
         make(folder, name)
         with pytest.raises(FileExistsError, match="which is not part of a corpus: it will not be overwritten"):
             check_folder(folder, OURS, SIGNS, "corpus", True)
-        with pytest.raises(FileExistsError, match="exists: choose another --out: it holds"):
+        with pytest.raises(FileExistsError, match="exists: choose another `out`: it holds"):
             check_folder(folder, OURS, SIGNS, "corpus", False)
         (folder / name).unlink()
     (folder / "parts" / "b.npy").symlink_to(tmp_path / "thesis.npy")
     with pytest.raises(FileExistsError, match=r"parts/b\.npy"):
         check_folder(folder, OURS, SIGNS, "corpus", True)
-    with pytest.raises(FileExistsError, match="is a file: --out names a folder"):
+    with pytest.raises(FileExistsError, match="is a file: `out` names a folder"):
         check_folder(folder / "index.json", OURS, SIGNS, "corpus", True)
 
 

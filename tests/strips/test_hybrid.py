@@ -32,7 +32,7 @@ def test_effects_that_do_not_alternate_are_taken_where_they_are_worth_it(kind):
     """In `simple` one action adds an atom twice: without its effect no noisy traces give the model."""
     noisy = with_noise(traces(SIMPLE, 300, 10, 1), 0.1, kind, 1)
     offered = effects_of(Heads.of_model(SIMPLE.model))
-    assert verify(fitted(Work("hybrid", noisy, {}), offered).model, SIMPLE, drawn_only=True)
+    assert verify(fitted(Work("hybrid", noisy), offered).model, SIMPLE, drawn_only=True)
     assert not verify(learn_noisy(noisy).model, SIMPLE, drawn_only=True)
 
 
@@ -40,7 +40,7 @@ def test_wrong_effects_beside_the_right_ones_do_no_harm():
     noisy = with_noise(traces(SIMPLE, 300, 10, 1), 0.05, "labels", 1)
     right = effects_of(Heads.of_model(SIMPLE.model))
     wrong = [Feature(delete, add) for delete in range(1, 8) for add in range(8) if not delete & add]
-    assert verify(fitted(Work("hybrid", noisy, {}), [*right, *wrong]).model, SIMPLE, drawn_only=True)
+    assert verify(fitted(Work("hybrid", noisy), [*right, *wrong]).model, SIMPLE, drawn_only=True)
 
 
 def test_training_and_refitting_together(tmp_path):

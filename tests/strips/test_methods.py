@@ -116,7 +116,7 @@ def test_ground_atoms_are_taken_where_schemas_explain_fewer_noisy_traces():
     clean = traces(switches, 200, 12, 1)
     noisy = with_noise(clean, 0.05, "labels", 1)
     assert learn(clean, QUICK).report["chosen"] == (
-        "the traces are free of noise; schemas do not explain all of them: if some may be noisy, give --noise auto"
+        "the traces are free of noise; schemas do not explain all of them: if some may be noisy, give `noise` auto"
     )
     report = learn(noisy, QUICK).report
     assert "predicates" not in report
@@ -302,3 +302,10 @@ def test_noise_that_contradicts_nothing_is_found_by_schemas():
     )
     assert learned.report["training_accuracy"] == pytest.approx(0.98, abs=0.005)
     assert verify(learned.ground(world.model.names), world, real_states=True, drawn_only=True)
+
+
+@pytest.mark.parametrize("learner", [learn, learn_schemas, learn_exact, learn_lifted_noisy])
+def test_a_misspelt_option_is_an_error(learner):
+    for name in ("second", "reasons", "found"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            learner(CLEAN, **{name: None})

@@ -234,7 +234,7 @@ def test_the_share_of_held_out_targets_is_the_published_one():
 
 
 def test_sets_that_there_are_not_are_named():
-    with pytest.raises(ValueError, match=r"no held-out set --targets seen: the others are --targets held-out"):
+    with pytest.raises(ValueError, match=r"no held-out set `targets` seen: the others are `targets` held-out"):
         FOUR.held_out_by("targets", "seen")
     with pytest.raises(ValueError, match=r"has no held-out targets: its task\.held_out_targets is 0"):
         SMALL.held_out_by("targets", "held-out")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save
 
 from statewise.run import DamagedCheckpoint, Run
 from statewise.training.checkpoint import join_weights, load_training, load_weights
-from statewise.training.sharding import Piece, open_stored, pieces_as_bytes, write_joined
+from statewise.training.stored import Piece, open_stored, pieces_as_bytes, write_joined
 
 TENSORS = {
     "matrix": torch.arange(15.0).view(5, 3),

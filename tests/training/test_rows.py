@@ -14,7 +14,7 @@ from statewise.experiments.launch import Listener, resume, train
 from statewise.model.recipes import read_recipe
 from statewise.run import Run
 from statewise.training import checkpoint as checkpoints
-from statewise.training.sharding import read
+from statewise.training.stored import read
 
 pytestmark = pytest.mark.usefixtures("forked")
 

@@ -21,7 +21,7 @@ from statewise.objectives import OBJECTIVES
 from statewise.run import Run
 from statewise.training import sharding
 from statewise.training.checkpoint import join_weights, load_training
-from statewise.training.sharding import read
+from statewise.training.stored import read
 
 FLAGS = [
     "--backbone.width=16",

@@ -368,7 +368,7 @@ def test_a_damaged_newest_checkpoint_can_be_stepped_over(tmp_path, uncut):
         train(tiny(), tmp_path / "cut", listener=stop_at(17))
     newest = tmp_path / "cut" / "checkpoints" / "step-00000015" / "training.pt"
     newest.write_bytes(newest.read_bytes()[:100])
-    with pytest.raises(ValueError, match="add --checkpoint 10"):
+    with pytest.raises(ValueError, match="add `checkpoint` 10"):
         resume(tmp_path / "cut")
     resume(tmp_path / "cut", checkpoint="10")
     for found in Run(tmp_path / "cut").checkpoints():

@@ -1,7 +1,8 @@
 """What the states of a trained model hold: the table of analyses, which `statewise analyze` runs by name.
 
-Imports `config`, `decoding`, `evaluation.scoring`, `reporting.drawings`, `reporting.figures`, `reporting.plots` and
-`tasks`. An analysis gets a `Subject` with predictors; it does not depend on networks or runs.
+Imports `beliefs`, `config`, `decoding`, `evaluation.scoring`, `reporting.drawings`, `reporting.figures`,
+`reporting.plots`, `reporting.tables` and `tasks`. An analysis gets a `Subject` with predictors; it does not depend on
+networks or runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ANALYSES: Table[Analysis] = Table(
             "how much of the answer the model decodes from the state after the prompt alone",
         ),
         "belief-dynamics": (
-            "statewise.analysis.beliefs.dynamics:BeliefDynamics",
+            "statewise.analysis.beliefs.bayes_rule:BeliefDynamics",
             "whether learned dynamics, rolled along tokens, follow Bayes' rule (next_latent on task hmm)",
         ),
         "belief-geometry": (
@@ -46,7 +47,7 @@ ANALYSES: Table[Analysis] = Table(
             "whether prefixes that lead to different states have different continuations",
         ),
         "dynamics-accuracy": (
-            "statewise.analysis.dynamics:DynamicsAccuracy",
+            "statewise.analysis.rollouts:DynamicsAccuracy",
             "accuracy of answers from learned dynamics alone, by length, beside the backbone's (next_latent)",
         ),
         "effective-rank": (
@@ -62,7 +63,7 @@ ANALYSES: Table[Analysis] = Table(
             "when the prediction stream of two streams learns to attend to its own input",
         ),
         "future-probe": (
-            "statewise.analysis.probes.probes:FutureProbe",
+            "statewise.analysis.probes.targets:FutureProbe",
             "which later tokens a probe decodes from the belief state",
         ),
         "gradient-ratio": (
@@ -78,7 +79,7 @@ ANALYSES: Table[Analysis] = Table(
             "the street map implied by a model's rides, with a drawing",
         ),
         "prompt-probe": (
-            "statewise.analysis.probes.probes:PromptProbe",
+            "statewise.analysis.probes.targets:PromptProbe",
             "which tokens of the prompt a probe decodes from the state after it",
         ),
         "restricted-state": (
@@ -86,7 +87,7 @@ ANALYSES: Table[Analysis] = Table(
             "how much the loss rises if attention is restricted to the last positions",
         ),
         "rollout-drift": (
-            "statewise.analysis.dynamics:RolloutDrift",
+            "statewise.analysis.rollouts:RolloutDrift",
             "how far learned dynamics stay with the true states, and how many of their drafts are accepted, by step",
         ),
         "slot-trace": (
@@ -94,7 +95,7 @@ ANALYSES: Table[Analysis] = Table(
             "the carried state of belief slots over a sequence, and how much it lowers the loss",
         ),
         "world-probe": (
-            "statewise.analysis.probes.probes:WorldProbe",
+            "statewise.analysis.probes.targets:WorldProbe",
             "whether a probe decodes the task's true state from the belief state",
         ),
     },

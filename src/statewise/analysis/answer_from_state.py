@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.beliefs.beliefs import states_of
+from statewise.analysis.beliefs.vectors import states_of
 from statewise.data_types import Completion, Examples
 from statewise.decoding.predictor import FutureReader, require
 from statewise.reporting.figures import Curve, Panel
@@ -96,9 +96,9 @@ class AnswerFromState(Analysis):
         if not len(usable):
             if self.config.last is None:
                 raise ValueError(
-                    "no held-out sequence has a prompt and an answer: give the number of last tokens with --last"
+                    "no held-out sequence has a prompt and an answer: give the number of last tokens with `last`"
                 )
-            raise ValueError(f"no held-out sequence has more than {self.config.last} tokens: choose a smaller --last")
+            raise ValueError(f"no held-out sequence has more than {self.config.last} tokens: choose a smaller `last`")
         left = len(examples) - len(usable)
         notes = [f"{left} of {len(examples)} sequences are left out: they have no prompt or no answer"] if left else []
         return examples[usable], notes

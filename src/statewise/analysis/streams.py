@@ -107,7 +107,7 @@ class GradientRatio(Analysis):
         if not long:
             raise ValueError(
                 f"no held-out document has the {config.furthest + 2} tokens that an offset of {config.furthest} needs: "
-                "set --furthest lower"
+                "set `furthest` lower"
             )
         offsets = np.arange(0, config.furthest + 1, config.every)
         rng = np.random.default_rng(config.seed)
@@ -234,7 +234,7 @@ class RestrictedState(Analysis):
         beyond = there[there > config.keep]
         if not len(beyond):
             raise ValueError(
-                f"no held-out document has the {config.keep + 3} tokens that --keep {config.keep} needs: set it lower"
+                f"no held-out document has the {config.keep + 3} tokens that `keep` {config.keep} needs: set it lower"
             )
         rise = (sums[1] - sums[0])[there] / counts[there]
         loss, restricted = sums[:, beyond].sum(1) / counts[beyond].sum()

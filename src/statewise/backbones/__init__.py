@@ -1,6 +1,7 @@
 """Backbones, and their table: from tokens to a state and a readout at every position.
 
-Imports `config`, and `decoding.carried_state`. A backbone knows neither tasks nor losses.
+Imports `config`, `decoding.carried_state`, and for `leaks` `reporting.tables`. A backbone knows neither tasks nor
+losses.
 """
 
 from __future__ import annotations

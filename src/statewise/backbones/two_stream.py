@@ -232,8 +232,8 @@ class TwoStream(Limitable, Fetching, Phased, Noted, Counted, Hookable):
         if config.window >= context - 1 and config.window in config.reach:
             raise ValueError(
                 f"backbone.window {config.window} limits nothing in a context of {context} tokens: the keys of both "
-                f"streams would always be read. Set --backbone.window to at most {context - 2}, or "
-                "--backbone.variant to double_memory"
+                f"streams would always be read. Set backbone.window to at most {context - 2}, or "
+                "backbone.variant to double_memory"
             )
         assert embedding_of is None or isinstance(embedding_of, TwoStream)
         self.config, self.variant = config, VARIANTS[config.variant]

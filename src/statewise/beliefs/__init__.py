@@ -1,4 +1,5 @@
 """Processes whose beliefs are known exactly, for any model and any training loop. Needs NumPy alone, never torch.
+Of the package it imports `config`, for its messages.
 
 from statewise import beliefs
 mess3 = beliefs.named("mess3(x=0.15, a=0.6)")       # also products, mixtures, `tiger`, a file

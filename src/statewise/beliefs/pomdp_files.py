@@ -22,9 +22,9 @@ import numpy as np
 
 from statewise.beliefs.pomdp import Pomdp
 from statewise.beliefs.process import LARGEST
-from statewise.runtime.bounds import read_whole
 from statewise.runtime.json_files import NUMBER, TEXT, Shape, check_keys, parse_json
 from statewise.runtime.messages import cut, short
+from statewise.runtime.text_files import decoded, read_whole
 
 SHAPE: Shape = {
     "states": [TEXT],
@@ -54,11 +54,7 @@ def read_pomdp(path: Path) -> Pomdp:
         fields = parse_json(content, SHAPE, str(path))
         check_keys(fields, KEYS, str(path))
         return of_content(fields, str(path))
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: byte {error.start} is damaged") from None
-    return _Reader(text, str(path)).whole()
+    return _Reader(decoded(content, str(path)), str(path)).whole()
 
 
 def of_content(content: dict[str, Any], where: str) -> Pomdp:

@@ -32,9 +32,9 @@ import numpy as np
 
 from statewise.beliefs.process import Factor, NotAProcess, Process, alternatives, factor, mixture
 from statewise.config.recipe import unknown
-from statewise.runtime.bounds import read_whole
 from statewise.runtime.json_files import NUMBER, TEXT, Shape, check, check_keys, parse_json
 from statewise.runtime.messages import short, without_advice
+from statewise.runtime.text_files import read_whole
 
 LARGEST_CHECKSUM = 1024
 """States of `checksum`."""

@@ -20,6 +20,7 @@ from typing_extensions import override
 from statewise.cli.commands import dispatch, in_modules
 from statewise.data_types import NotFinite
 from statewise.runtime import launchers as processes
+from statewise.runtime.arguments import with_flags
 from statewise.runtime.messages import escaped, in_words, say
 
 COMMANDS = {
@@ -108,7 +109,7 @@ def _run(words: list[str]) -> int:
 def _fail(code: int, error: BaseException, debug: bool) -> int:
     if debug:
         say(traceback.format_exc(), end="", file=sys.stderr)
-    message = in_words(error)
+    message = with_flags(in_words(error))
     try:
         rank, own = processes.rank(), processes.started() is None
     except ValueError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statewise.cli.commands import dispatch
-from statewise.runtime.arguments import Parser, at_least
+from statewise.runtime.arguments import Parser, at_least, with_flags
 from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _write_corpus(
             held_out=options.held_out,
             shard_tokens=options.shard_tokens,
             overwrite=options.overwrite,
-            listener=Listener(count.stage, count.advance, count.note),
+            listener=Listener(count.stage, count.advance, lambda note: count.note(with_flags(note))),
             **fields,
         )
     for name, side in (("to train on", corpus.training), ("held out", corpus.held_out)):

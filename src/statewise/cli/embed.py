@@ -56,7 +56,7 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
     out = Path(options.out)
 
-    from statewise.analysis.beliefs.beliefs import claimed_vectors
+    from statewise.analysis.beliefs.vectors import claimed_vectors
 
     with claimed_vectors(out, options.positions == "all", options.overwrite):
         from statewise.model.model import load_model

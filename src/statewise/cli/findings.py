@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from statewise.runtime.arguments import with_flags
 from statewise.runtime.messages import say
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def show_findings(findings: Findings, written: Sequence[Path]) -> None:
     say(*([findings.origin.title] if findings.origin else []), findings.verdict, sep="\n")
     metrics = as_plain(findings.metrics)
     say(metrics_table({name: metrics[name] for name in in_order(metrics, findings.main)}))
-    say(*findings.notes, *(f"wrote {path}" for path in written), sep="\n")
+    say(*map(with_flags, findings.notes), *(f"wrote {path}" for path in written), sep="\n")
 
 
 def in_order(names: Iterable[str], main: Sequence[str]) -> list[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.runtime.arguments import Parser, at_least
-from statewise.runtime.bounds import read_whole
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import cut, say, without_advice
+from statewise.runtime.text_files import read_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(words)
 
-    from statewise.analysis.beliefs.probe import probe_beliefs
+    from statewise.analysis.beliefs.given_states import probe_beliefs
     from statewise.beliefs.named import named
 
     process = named(options.process, options.noise)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from statewise.cli.served import models_of, names_of, server_module, start
 from statewise.runtime.arguments import Parser, above, at_least
 from statewise.runtime.messages import say
+from statewise.runtime.text_files import read_text
 
 if TYPE_CHECKING:
     from statewise.deploy.serving.served import Served
@@ -188,7 +189,7 @@ def _key(text: str | None, file: str | None) -> str | None:
     or cannot be sent."""
     if text is not None and file is not None:
         raise ValueError("--api-key and --api-key-file both give a key: omit one")
-    key = Path(file).read_text(encoding="utf-8") if file is not None else text
+    key = read_text(Path(file)) if file is not None else text
     key = os.environ.get(KEY) if key is None else key
     if key is None:
         return None

@@ -35,6 +35,22 @@ DESCRIPTION = """Trains a run from a recipe, or resumes one.
 Dotted flags set the fields of the recipe; `statewise train RECIPE --help` explains them."""
 
 
+NEEDED = (
+    ("checkpoint", "resume", "--checkpoint is for --resume: the step of a run to continue from"),
+    ("vocabulary", "dry_run", "--vocabulary replaces the data of a dry run: give it with --dry-run"),
+    ("length", "dry_run", "--length replaces the data of a dry run: give it with --dry-run"),
+    ("vocabulary", "length", "--vocabulary and --length replace the data of a dry run together: give both"),
+    ("length", "vocabulary", "--vocabulary and --length replace the data of a dry run together: give both"),
+    ("json", "dry_run", "--json is for --dry-run; `statewise evaluate RUN --json` prints JSON on a finished run"),
+)
+"""Options that need another one, and what to say without it."""
+NEW = (
+    *("recipe", "config", "out", "seeds", "overwrite", "print_config", "resume_if_there"),
+    *("dry_run", "json", "vocabulary", "length"),
+)
+"""Options of a new run."""
+
+
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = _parser()
@@ -43,27 +59,18 @@ def run(words: list[str]) -> int:
         return _help(parser, options, flags)
     if options.resume is not None:
         return _resume(options, flags)
-    if options.checkpoint is not None:
-        raise ValueError("--checkpoint is for --resume: the step of a run to continue from")
+    for given, needed, message in NEEDED:
+        if getattr(options, given) not in (None, False) and getattr(options, needed) in (None, False):
+            raise ValueError(message)
+    if options.resume_if_there and options.overwrite:
+        raise ValueError("give --resume-if-there or --overwrite, not both")
     if options.seeds is None:
         _refuse_for_one(options, "give --seeds, such as --seeds 1")
     text, source = _recipe(options)
-    random_data = [name for name in ("vocabulary", "length") if getattr(options, name) is not None]
-    if random_data and not options.dry_run:
-        raise ValueError(f"--{random_data[0]} replaces the data of a dry run: give it with --dry-run")
-    if len(random_data) == 1:
-        raise ValueError("--vocabulary and --length replace the data of a dry run together: give both")
-    if options.json and not options.dry_run:
-        raise ValueError("--json is for --dry-run; `statewise evaluate RUN --json` prints JSON on a finished run")
-    if options.resume_if_there and options.overwrite:
-        raise ValueError("give --resume-if-there or --overwrite, not both")
-    if options.dry_run and not options.print_config:
-        if not options.json:
-            _begin(f"dry run of {source}")
-    elif not options.print_config:
-        if options.out is None:
-            raise ValueError("--out is missing: the directory of the new run")
-        _begin(f"{source} into {options.out}")
+    if not (options.dry_run or options.print_config or options.out is not None):
+        raise ValueError("--out is missing: the directory of the new run")
+    if not (options.print_config or options.json):
+        _begin(f"dry run of {source}" if options.dry_run else f"{source} into {options.out}")
     from statewise.model.recipes import read_recipe
 
     recipe = read_recipe(text, flags, source)
@@ -72,21 +79,10 @@ def run(words: list[str]) -> int:
         return 0
     if options.dry_run:
         return _dry_run(recipe, options)
-    if options.seeds is not None:
-        from statewise.experiments import seeds
+    return _train(recipe, options) if options.seeds is None else _train_seeds(recipe, options, flags)
 
-        slurm = cluster_options.read(options)
-        if any(flag.partition("=")[0] == "--seed" for flag in flags):
-            raise ValueError("give --seed or --seeds, not both")
 
-        out, numbers = Path(options.out), seeds.parse(options.seeds)
-        if options.resume_if_there:
-            outcome = seeds.train_or_resume(recipe, out, numbers, jobs=options.jobs, slurm=slurm, progress=True)
-        else:
-            outcome = seeds.train(
-                recipe, out, numbers, jobs=options.jobs, overwrite=options.overwrite, slurm=slurm, progress=True
-            )
-        return _end_of_seeds(out, outcome)
+def _train(recipe: Recipe, options: argparse.Namespace) -> int:
     from statewise.experiments.launch import train, train_or_resume
 
     def work(listener: Listener) -> Any:
@@ -95,6 +91,22 @@ def run(words: list[str]) -> int:
         return train(recipe, options.out, overwrite=options.overwrite, listener=listener)
 
     return _watched(work, options.out)
+
+
+def _train_seeds(recipe: Recipe, options: argparse.Namespace, flags: list[str]) -> int:
+    from statewise.experiments import seeds
+
+    slurm = cluster_options.read(options)
+    if any(flag.partition("=")[0] == "--seed" for flag in flags):
+        raise ValueError("give --seed or --seeds, not both")
+    out, numbers = Path(options.out), seeds.parse(options.seeds)
+    if options.resume_if_there:
+        outcome = seeds.train_or_resume(recipe, out, numbers, jobs=options.jobs, slurm=slurm, progress=True)
+    else:
+        outcome = seeds.train(
+            recipe, out, numbers, jobs=options.jobs, overwrite=options.overwrite, slurm=slurm, progress=True
+        )
+    return _end_of_seeds(out, outcome)
 
 
 def _refuse_for_one(options: argparse.Namespace, instead: str) -> None:
@@ -179,19 +191,7 @@ def _recipe(options: argparse.Namespace) -> tuple[str | bytes, str]:
 
 
 def _resume(options: argparse.Namespace, flags: list[str]) -> int:
-    others = (
-        options.recipe,
-        options.config,
-        options.out,
-        options.seeds,
-        options.overwrite,
-        options.print_config,
-        options.resume_if_there,
-        options.dry_run,
-        options.json,
-        options.vocabulary,
-        options.length,
-    )
+    others = [getattr(options, name) for name in NEW]
     changed = [flag for flag in flags if flag.removeprefix("--").partition("=")[0] not in processes.PLACING]
     if any(others) or changed:
         raise ValueError(

@@ -42,7 +42,7 @@ def make_decoder(name: str, **fields: Any) -> Decoder:
     for field in sorted(fields.keys() - _field_names(kind.Config)):
         others = [other for other in DECODERS if field in _field_names(DECODERS[other].Config)]
         if others:
-            raise ValueError(f"decoder {name} has no field {field!r}: --decoder {' or '.join(others)} has")
+            raise ValueError(f"decoder {name} has no field {field!r}: `decoder` {' or '.join(others)} has")
     return kind(fill(kind.Config, fields, f"decoder {name}"))
 
 

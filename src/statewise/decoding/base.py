@@ -49,7 +49,7 @@ class Request:
         if any(empty) and (self.goal is None or not all(empty)):
             raise ValueError("the prompt is empty: it needs at least one symbol")
         if self.goal is not None and len(self.goal) == 0:
-            raise ValueError("the goal is empty: give at least one symbol, or omit --goal")
+            raise ValueError("the goal is empty: give at least one symbol, or omit `goal`")
         if self.limit < 1:
             raise ValueError(f"limit must be at least 1, not {self.limit}")
         if self.closing is not None and (self.goal is None or self.exact):

@@ -176,7 +176,7 @@ def claimed_state_file(path: Path, overwrite: bool) -> AbstractContextManager[Pa
     not exist. Begin it before generating."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
-    return claimed_file(path, overwrite, "--save-state")
+    return claimed_file(path, overwrite, "`save_state`")
 
 
 def write_state(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:
@@ -195,7 +195,7 @@ def read_state(path: Path, fingerprint: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise ValueError(f"{path}: there is no such file; --save-state writes one")
+        raise ValueError(f"{path}: there is no such file; `save_state` writes one")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -203,7 +203,7 @@ def read_state(path: Path, fingerprint: str) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise ValueError(f"{path}: not a kept state, or a damaged one: {error}") from None
     if metadata.get("kind") != KIND:
-        raise ValueError(f"{path}: not a kept state: --save-state writes one")
+        raise ValueError(f"{path}: not a kept state: `save_state` writes one")
     if metadata.get("fingerprint") != fingerprint:
         raise ValueError(f"{path}: was kept by another run or checkpoint: a state is meaningless to other weights")
     return kept

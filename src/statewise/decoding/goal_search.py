@@ -97,7 +97,7 @@ class GoalSearch(Search):
         what = "the likelihood of the prompt" if prompted else "that of their first tokens under the next-token head"
         why = f"has no use: backwards, candidates are ranked by {what}: omit"
         if self.config.score is not None and not (prompted and self.config.score == "goal"):
-            raise ValueError(f"score {self.config.score} {why} --score")
+            raise ValueError(f"score {self.config.score} {why} `score`")
         if prompted:
             unset(self.config, "scored_tokens", reason=f"{why} it")
 
@@ -114,12 +114,12 @@ class GoalSearch(Search):
                 "score goal needs a goal (statewise generate --goal): without one, score by previous or next"
             )
         if self.config.score in ("previous", "next") and goal is not None:
-            raise ValueError(f"score {self.config.score} is for a search without a goal: omit --score or --goal")
+            raise ValueError(f"score {self.config.score} is for a search without a goal: omit `score` or `goal`")
         if goal is not None:
             unset(self.config, "scored_tokens", reason="is for a search without a goal: omit it, or the goal")
         if goal is None and self.config.score != "next" and not scorer.predicts_previous:
             raise ValueError(
-                "this model was trained without previous tokens, so it cannot score by them: add --score next"
+                "this model was trained without previous tokens, so it cannot score by them: add `score` next"
             )
         if self.config.candidates_from == "beam":
             beam = Beam(BeamConfig(self.config.rollouts))

@@ -95,7 +95,7 @@ def require(predictor: Predictor, kind: type[Kind]) -> Kind:
 class Drafter(Capability):
     """A predictor that can guess several tokens ahead without running its backbone."""
 
-    needed = "drafts need a model that can guess several tokens ahead (with --drafter prompt_lookup, any model)"
+    needed = "drafts need a model that can guess several tokens ahead (with `drafter` prompt_lookup, any model)"
 
     @abstractmethod
     def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:

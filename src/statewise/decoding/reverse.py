@@ -40,7 +40,7 @@ class Reverse(Search):
         beginning = len(prompt) == 0
         self.decoder.check_backwards(not beginning)
         if beginning and request.closing is not None:
-            raise ValueError("without a prompt, decoding backwards has no end: give --limit in place of --free-length")
+            raise ValueError("without a prompt, decoding backwards has no end: give `limit` in place of `free_length`")
         (limit,) = request.limits(predictor.context).tolist()  # its messages name prompt and goal as given
         backwards = require(predictor, Reversible).backwards()
         last = np.array([] if request.end is None or request.exact else [request.end], np.int64)
@@ -52,7 +52,7 @@ class Reverse(Search):
             known, kept = request.goal, last[:0]
         if limit == len(kept):
             raise ValueError(
-                "decoding backwards starts from the end token and needs room for one more: set --limit to at least 2, "
+                "decoding backwards starts from the end token and needs room for one more: set `limit` to at least 2, "
                 f"and give a prompt of at most {predictor.context - 2} tokens"
             )
         turned = Request(

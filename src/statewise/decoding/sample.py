@@ -119,8 +119,8 @@ class SampleConfig:
     """Seed of the draws. Each depends on it, on the row's number and on the position, not on the rest of the batch."""
 
     def __post_init__(self) -> None:
-        bounded(self, "temperature", above=0, reason="use --decoder greedy for 0")
-        bounded(self, "temperature", at_least=LEAST_TEMPERATURE, reason="use --decoder greedy")
+        bounded(self, "temperature", above=0, reason="use `decoder` greedy for 0")
+        bounded(self, "temperature", at_least=LEAST_TEMPERATURE, reason="use `decoder` greedy")
         bounded(self, "top_p", above=0, at_most=1)
         bounded(self, "floor", at_least=0, below=1)
         bounded(self, "top_k", at_least=1)

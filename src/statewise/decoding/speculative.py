@@ -174,7 +174,7 @@ class Speculative(Decoder):
             return by_rows.setdefault(rows, MeasuredLength(most))
         if length > most:
             raise ValueError(
-                f"a draft of {length} tokens does not fit the context of {predictor.context}: set --draft to at most "
+                f"a draft of {length} tokens does not fit the context of {predictor.context}: set `draft` to at most "
                 f"{most}"
             )
         return FixedLength(length)

@@ -80,7 +80,7 @@ def _by_name(name: str, checkpoint: str, device: str) -> Any:
     if isinstance(content, dict) and {"task", "objective", "backbone"} <= content.keys():
         return load_model(folder, checkpoint, device)
     if checkpoint != "best":
-        raise ValueError(f"{name} is not a run, and only runs have checkpoints: omit --checkpoint")
+        raise ValueError(f"{name} is not a run, and only runs have checkpoints: omit `checkpoint`")
     if isinstance(content, dict) and content.get("model_type") == "statewise":
         from statewise.backbones.hf.loading import quiet
         from statewise.deploy.export.registered import StatewiseForCausalLM

@@ -78,7 +78,7 @@ def choose_examples(task: Task, num: int | None, data: Path | None, held_out_set
     if num is not None and num < 1:
         raise ValueError(f"num must be at least 1, not {num}")
     if data is not None and held_out_set is not None:
-        raise ValueError(f"--data and --{held_out_set[0]} both choose what to evaluate on: give only one")
+        raise ValueError(f"`data` and `{held_out_set[0]}` both choose what to evaluate on: give only one")
     if data is not None:
         examples = task.read(data)[:num]
         task.notes = [*task.notes, *_trained_on(task, examples, data)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from statewise.experiments import seeds
 from statewise.model.recipes import declared_defaults
-from statewise.reporting.compare import compare as compare_runs
 from statewise.reporting.comparison import Comparison
+from statewise.reporting.grouping import compare as compare_runs
 from statewise.reporting.report import claimed, write_report
 
 
@@ -28,7 +28,7 @@ def compare(
 
     `runs`: run directories, or directories of several seeds, of which those without an evaluation are left out. Runs
     that differ only in seed form a group; each group is compared with the first. `better`, `margin`, `metrics` and
-    `relative` are as in `statewise.reporting.compare.compare`. The paths of the files written are the `files` of the
+    `relative` are as in `statewise.reporting.grouping.compare`. The paths of the files written are the `files` of the
     result. Raises `ValueError` for runs that cannot be compared, `FileExistsError` for an `out` that holds anything
     else, or a report unless `overwrite` is set.
     """

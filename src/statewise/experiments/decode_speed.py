@@ -64,8 +64,8 @@ def decode_speed(
     task = make_task(parsed, task_files)
     if prefill + decode > task.context:
         raise ValueError(
-            f"a prompt of {prefill} and {decode} further tokens do not fit the context of {task.context}: set --prefill"
-            " and --decode lower"
+            f"a prompt of {prefill} and {decode} further tokens do not fit the context of {task.context}: set `prefill`"
+            " and `decode` lower"
         )
     objective = make_objective(parsed, task).to(device).eval()
     objective.set_progress(1.0)
@@ -105,7 +105,7 @@ def in_own_process(*arguments: Any) -> Speed:
             return worker.submit(decode_speed, *arguments).result()
         except BrokenProcessPool:
             raise ValueError(
-                "the process that measured was killed, probably for lack of memory: set --batch, --prefill or --decode "
+                "the process that measured was killed, probably for lack of memory: set `batch`, `prefill` or `decode` "
                 "lower"
             ) from None
 
@@ -146,7 +146,7 @@ def speeds_of_run(
     prefill = prefill or max(1, context // 4)
     if decode is None and prefill >= context:
         raise ValueError(
-            f"a prompt of {prefill} tokens leaves nothing of the context of {context} to decode: set --prefill lower"
+            f"a prompt of {prefill} tokens leaves nothing of the context of {context} to decode: set `prefill` lower"
         )
     decode = decode or context - prefill
     recipes = {"this model": recipe}

@@ -70,7 +70,7 @@ def draft_lengths(text: str) -> list[int | str]:
         elif first.isdecimal() and (not dash or last.isdecimal()) and int(first) <= int(last or first) < 1000:
             lengths += range(int(first), int(last or first) + 1)
         else:
-            raise ValueError(f"--draft takes lengths as in 0-8, 0,4,8 or auto, not {short(text)}")
+            raise ValueError(f"`draft` takes lengths as in 0-8, 0,4,8 or auto, not {short(text)}")
     return list(dict.fromkeys(lengths))
 
 
@@ -102,13 +102,13 @@ def _prompts(model: Model, count: int, prefill: int | None, decode: int | None) 
         prompts.append(tokens[: min(length, prefill or own or max(1, task.context // 4))])
     if (longest := max(map(len, prompts))) >= task.context:
         raise ValueError(
-            f"a prompt of {longest} tokens leaves nothing of the context of {task.context} to decode: set --prefill "
+            f"a prompt of {longest} tokens leaves nothing of the context of {task.context} to decode: set `prefill` "
             "lower"
         )
     if decode is not None and longest + decode > task.context:
         raise ValueError(
-            f"a prompt of {longest} and {decode} further tokens do not fit the context of {task.context}: set --prefill"
-            " and --decode lower"
+            f"a prompt of {longest} and {decode} further tokens do not fit the context of {task.context}: set `prefill`"
+            " and `decode` lower"
         )
     return prompts
 
@@ -129,7 +129,7 @@ def _speeds(
     if not speeds["plain"].tokens:
         raise ValueError(
             "every completion ends with its first token, which reading the prompt gives, so there is no speed to "
-            "measure: set --decode to at least 2, or another --prefill"
+            "measure: set `decode` to at least 2, or another `prefill`"
         )
     return {name: speed.summary() for name, speed in speeds.items()}
 

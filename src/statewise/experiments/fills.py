@@ -45,12 +45,12 @@ class Filling:
     def __post_init__(self) -> None:
         if self.limit is not None and not (self.free_length or self.unconditional):
             raise ValueError(
-                "--limit needs --free-length or --unconditional: otherwise middles are as long as the originals"
+                "`limit` needs `free_length` or `unconditional`: otherwise middles are as long as the originals"
             )
         if self.reverse and self.unconditional:
-            raise ValueError("--reverse starts from the end of the sequence, and --unconditional omits it: omit either")
+            raise ValueError("`reverse` starts from the end of the sequence, and `unconditional` omits it: omit either")
         if self.free_length and self.unconditional:
-            raise ValueError("--unconditional implies free length: omit --free-length")
+            raise ValueError("`unconditional` implies free length: omit `free_length`")
         make_decoder(self.decoder, **self.fields)
 
     def write(
@@ -76,7 +76,7 @@ class Filling:
         with Ledger(out, FILLS, facts, FILL) as ledger, model.asking() as predictor:
             for number, (line, gap) in enumerate(zip(ledger.records, wanted), 2):
                 if (line["prompt"], line["goal"]) != (task.decode(gap.prompt), goal_text(task, gap)):
-                    raise ValueError(f"{out}:{number}: written for other sequences: choose another --out")
+                    raise ValueError(f"{out}:{number}: written for other sequences: choose another `out`")
             skip = len(ledger.records)
             for one in fill_gaps(
                 predictor, task, how, wanted, skip=skip, free_length=self.free_length, limit=self.limit

@@ -120,7 +120,7 @@ def train_or_resume(recipe: Recipe, folder: str | Path, *, listener: Listener | 
     names = [name for name in {**here, **there} if name not in PLACING and here.get(name) != there.get(name)]
     if names:
         what = ", ".join(f"{name} is {there.get(name)} there and {here.get(name)} here" for name in names[:3])
-        raise ValueError(f"{folder} is a run of another recipe: {what}. Choose another --out")
+        raise ValueError(f"{folder} is a run of another recipe: {what}. Choose another `out`")
     flags = [f"--{name}={here[name]}" for name in PLACING]
     return resume(folder, flags=flags, listener=listener)
 

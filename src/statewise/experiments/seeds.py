@@ -54,7 +54,7 @@ MOST = 10_000
 """The largest number of runs in one directory."""
 
 
-def parse(text: str, source: str = "--seeds") -> list[int]:
+def parse(text: str, source: str = "`seeds`") -> list[int]:
     """The seeds that a text such as `1-5` or `1,2,7-9` names. Raises `ValueError`, which begins with `source`, for any
     other text, and for more than `MOST` seeds."""
     seeds: list[int] = []
@@ -100,7 +100,7 @@ def train(
         overwriting.put_back(folder, FILES, lambda: is_group(folder))
         begun = is_begun(folder) and not has_other_recipe(folder, recipe)
         if not begun:
-            overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")
+            overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"`resume` {folder} or ")
         from statewise.experiments.launch import Listener, check
 
         with Display() as display:  # before old runs are deleted
@@ -137,9 +137,9 @@ def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
     from statewise.model.recipes import read_recipe
 
     if read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")) != recipe:
-        raise ValueError(f"{folder} holds runs of another recipe: choose another --out")
+        raise ValueError(f"{folder} holds runs of another recipe: choose another `out`")
     if seeds_of(folder) != seeds:
-        raise ValueError(f"{folder} holds runs of other seeds: choose another --out")
+        raise ValueError(f"{folder} holds runs of other seeds: choose another `out`")
 
 
 def train_or_resume(

@@ -72,7 +72,7 @@ class Chosen:
         numbers = parse(seeds) if seeds is not None else parse(whole.seeds, f"{source}: seeds")
         for part in only:
             if not part or not any(_has_word(part, cell) for cell in whole.cells):
-                raise ValueError(f"--only {part or repr(part)}: no run of {source} has this in its name")
+                raise ValueError(f"`only` {part or repr(part)}: no run of {source} has this in its name")
         cells = [cell for cell in whole.cells if not only or any(_has_word(part, cell) for part in only)]
         return cls(text, source, f"Suite {Path(suite).stem}", whole, cells, only, numbers, seeds is not None)
 
@@ -185,7 +185,7 @@ def train(
         outcome = RunsOutcome(out, [])
         if report_only:
             if not _is_suite(out):
-                raise ValueError(f"{out} holds no suite: train one without --table first")
+                raise ValueError(f"{out} holds no suite: train one without `table` first")
             _check_same(out, chosen, recipes)
         else:
             held.enter_context(_locked(out))
@@ -223,7 +223,7 @@ def _requests(cell: Cell) -> Iterator[AnalysisRequest | EvaluationRequest]:
 def _locked(out: Path) -> Iterator[None]:
     """Makes the folder of the suite if it is missing, and holds it for this process alone."""
     if out.exists() and not out.is_dir():
-        raise FileExistsError(f"{out} is a file: --out names a folder")
+        raise FileExistsError(f"{out} is a file: `out` names a folder")
     out.mkdir(parents=True, exist_ok=True)
     with lock(
         out / LOCK, f"{out} is in use by another `statewise suite`; `statewise status {out}` shows how far it is"
@@ -235,7 +235,7 @@ def _prepare(out: Path, chosen: Chosen, recipes: dict[str, Recipe]) -> None:
     """Writes the recipe and the seeds of each chosen combination. Raises `FileExistsError` if the folder holds anything
     else, or runs of other recipes."""
     if any(not path.name.startswith(LOCK) for path in out.iterdir()) and not _is_suite(out):
-        raise FileExistsError(f"{out} exists and holds no suite: choose another --out")
+        raise FileExistsError(f"{out} exists and holds no suite: choose another `out`")
     _check_same(out, chosen, recipes)
     write_atomically(out / "suite.yaml", MARK + chosen.text.removeprefix(MARK))
     for cell in chosen.cells:
@@ -249,12 +249,12 @@ def _check_same(out: Path, chosen: Chosen, recipes: dict[str, Recipe]) -> None:
     for group in sorted(path.parent for path in out.glob("*/*/seeds.json")):
         if (name := group.relative_to(out).as_posix()) not in names:
             raise FileExistsError(
-                f"{out} holds runs of {name}, which {chosen.source} does not have: choose another --out"
+                f"{out} holds runs of {name}, which {chosen.source} does not have: choose another `out`"
             )
     for cell in chosen.cells:
         if has_other_recipe(out / cell.name, recipes[cell.name]):
             raise FileExistsError(
-                f"{out / cell.name} has runs of another recipe than {chosen.source}: choose another --out"
+                f"{out / cell.name} has runs of another recipe than {chosen.source}: choose another `out`"
             )
 
 

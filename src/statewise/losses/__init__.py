@@ -5,7 +5,8 @@ latent = NextLatentLoss(width=768, horizon=2)
 out = latent(hidden, tokens, head_weight=model.lm_head.weight, embedding=model.get_input_embeddings())
 out.loss.backward()
 
-This room imports PyTorch and no other package; only `belief_state` needs NumPy too. The objectives of
+This room imports PyTorch and no other package; only `belief_state` needs NumPy too. Of `statewise` it imports
+`backbones.nn`. The objectives of
 `statewise train` compute their losses here.
 """
 

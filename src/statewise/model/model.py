@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statewise.analysis import ANALYSES, make_analysis
 from statewise.analysis.base import Analysis, Findings, Origin, report_name
-from statewise.analysis.beliefs.beliefs import Beliefs, Positions, Side, beliefs
+from statewise.analysis.beliefs.vectors import Beliefs, Positions, Side, beliefs
 from statewise.batch import Batch, Hidden
 from statewise.config.recipe import Recipe
 from statewise.data_types import Completion, Evaluation, Examples
@@ -174,7 +174,7 @@ class Model:
             raise ValueError("free_length needs a goal: without one, completions have no fixed length anyway")
         goal_tokens = self.task.encode_later(goal or "")
         if goal is not None and len(goal_tokens) == 0:
-            raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
+            raise ValueError("the goal is empty: omit `goal`, or give the text that should follow the completion")
         read = [self.task.with_goal(self.task.encode(prompt), goal_tokens) for prompt in prompts]
         beginnings = goal is not None and not all(len(prompt) for prompt, _ in read)
         # Models do not learn to predict prompts, so a beginning that is one would be made up.
@@ -248,7 +248,7 @@ class Model:
     ) -> Beliefs:
         """Belief vectors of the sequences of a file in the task's format, or of `prompts`, one a line.
 
-        Which of them `positions`, `of` and `layer` say: see `statewise.analysis.beliefs.beliefs.beliefs`. Sequences
+        Which of them `positions`, `of` and `layer` say: see `statewise.analysis.beliefs.vectors.beliefs`. Sequences
         that the task does not take are in `left_out`. `Beliefs.save` writes what the command writes. Raises
         `ValueError` for lines that cannot be read, and if the model lacks such beliefs.
         """

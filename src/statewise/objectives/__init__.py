@@ -1,7 +1,7 @@
 """Training objectives for backbones, one file per paper, and their table.
 
-Imports `config`, `backbones.base`, `backbones.capabilities`, `backbones.nn`, `decoding.carried_state` and
-`decoding.predictor`. An objective knows neither tasks nor files.
+Imports `backbones.base`, `backbones.capabilities`, `backbones.nn`, `config`, `decoding.carried_state`,
+`decoding.predictor` and `losses`. An objective knows neither tasks nor files.
 """
 
 from __future__ import annotations

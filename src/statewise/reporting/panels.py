@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from statewise.reporting.compare import setting_name, setting_words
 from statewise.reporting.comparison import Comparison, Group
 from statewise.reporting.figures import Curve, Drawing, Panel, is_share, looks, needs_log_axis, stored
+from statewise.reporting.labels import setting_name, setting_words
 from statewise.reporting.members import Member
 
 

@@ -221,10 +221,10 @@ class Run:
             str(folder.absolute()).encode()
         except UnicodeEncodeError:
             raise ValueError(
-                f"{str(folder)!r} is not UTF-8, and checkpoints could not be read from it: choose another --out"
+                f"{str(folder)!r} is not UTF-8, and checkpoints could not be read from it: choose another `out`"
             ) from None
         if not cls(folder)._begun():
-            overwriting.check_folder(folder, FILES, SIGNS, "run", overwrite, f"--resume {folder} or ")
+            overwriting.check_folder(folder, FILES, SIGNS, "run", overwrite, f"`resume` {folder} or ")
 
     def _begun(self) -> bool:
         """Whether the directory exists and is empty or holds only a run whose creation was interrupted."""
@@ -442,7 +442,7 @@ class Run:
         if any(record["step"] > first or record.get("reason") in FINISHED for record in records):
             raise FileNotFoundError(
                 f"{self.folder} has no checkpoint, but its metrics.jsonl has records after the first one was due: "
-                f"restore {folder} from a copy, or train again with --overwrite"
+                f"restore {folder} from a copy, or train again with `overwrite`"
             )
 
     def checkpoint(self, step: int) -> Checkpoint:
@@ -538,7 +538,7 @@ class Run:
                     checkpoint.verify()
                 except DamagedCheckpoint:
                     continue
-                return f"the newest intact one is step {checkpoint.step}: add --checkpoint {checkpoint.step}"
+                return f"the newest intact one is step {checkpoint.step}: add `checkpoint` {checkpoint.step}"
         return "no other checkpoint is intact: restore it from a copy, or train again"
 
     # Reports

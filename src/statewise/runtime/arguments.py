@@ -35,6 +35,15 @@ def _preformatted(line: str) -> bool:
     return line[:1] in ("", " ")
 
 
+_flags: dict[str, str] = {}
+"""The flags of the command that runs, by the name of the library's argument."""
+
+
+def with_flags(message: str) -> str:
+    """A message of the library as the command's user knows it: `out` becomes --out if the command has that flag."""
+    return re.sub(r"`([a-z_]+)`", lambda found: _flags.get(found[1], found[0]), message)
+
+
 class Parser(argparse.ArgumentParser):
     """The parser of one command. Raises `ValueError` where argparse would print its usage and exit."""
 
@@ -81,6 +90,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
         """The options. Raises `ValueError` for an unknown one, with the near misses, and for an empty path."""
+        _flags.clear()
+        _flags.update((each.dest, each.option_strings[-1]) for each in reversed(self._actions) if each.option_strings)
         arguments, rest = self.parse_known_args(words)
         if rest:
             if not rest[0].startswith("-"):
@@ -117,7 +128,11 @@ class Parser(argparse.ArgumentParser):
             if near or not name.startswith("--"):
                 hint = suggestion(name, near or [*(own - {"-h"}), *(besides or ())])
                 self.error(f"unknown option {name!r}: {hint or 'options begin with two dashes'}".rstrip())
-        return self.parse_args(mine), others
+        options = self.parse_args(mine)
+        for other in others:
+            flag = other.partition("=")[0]
+            _flags.setdefault(flag.removeprefix("--").replace("-", "_"), flag)
+        return options, others
 
 
 def _number(kind: type[Number], holds: Callable[[Number], bool], bound: str) -> Callable[[str], Number]:

@@ -1,9 +1,8 @@
-"""Bounds of the values of configurations, and of files that are read whole."""
+"""Bounds of the values of configurations."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from statewise.runtime.messages import short
@@ -62,13 +61,3 @@ def unset(owner: Any, *names: str, prefix: str = "", reason: str) -> None:
     for field in dataclasses.fields(owner):
         if field.name in names and getattr(owner, field.name) != field.default:
             raise ValueError(f"{prefix}{field.name} {reason}")
-
-
-def read_whole(path: Path, most: int) -> bytes:
-    """The bytes of a file, of which at most `most` are read, since a device has no end. Raises `ValueError` if there
-    are more, and `OSError`."""
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"{path}: more than {most:,} bytes, the most that can be read")
-    return content

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from statewise.runtime.bounds import LARGEST
 from statewise.runtime.messages import short, suggestion, without_advice
+from statewise.runtime.text_files import not_utf8
 
 DEEPEST = 100
 """Most levels of nested lists and objects."""
@@ -156,7 +157,7 @@ def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = No
                     return value
             raise RecursionError
     except UnicodeDecodeError as error:
-        raise ValueError(f"not JSON: byte {error.start} is not UTF-8 text") from None
+        raise ValueError(not_utf8("not JSON", error.start, error.reason)) from None
     except RecursionError:
         raise ValueError("not JSON: brackets are nested too deeply") from None
     except _Repeated:

@@ -90,7 +90,7 @@ class Ledger:
             and not begun
             and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}")
         ):
-            raise ValueError(f"{self.path} exists and is not a {self.title} file: choose another --out")
+            raise ValueError(f"{self.path} exists and is not a {self.title} file: choose another `out`")
         if len(rows) < 2:  # no results yet, so nothing is lost that other settings could not make
             if content:
                 os.truncate(self.path, 0)
@@ -101,7 +101,7 @@ class Ledger:
             f"{key} was {before.get(key)}, is {value}" for key, value in self.facts.items() if before.get(key) != value
         ]
         if changed:
-            raise ValueError(f"{self.path} was started with other settings: {'; '.join(changed)}: choose another --out")
+            raise ValueError(f"{self.path} was started with other settings: {'; '.join(changed)}: choose another `out`")
         if content != whole:
             os.truncate(self.path, len(whole))  # a last line without its end is incomplete after a kill during writing
         self.records = rows[1:]

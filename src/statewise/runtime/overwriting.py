@@ -113,7 +113,7 @@ def _check_unit(path: Path, option: str) -> None:
                 )
 
 
-def check_file(path: Path, overwrite: bool, option: str = "--out") -> None:
+def check_file(path: Path, overwrite: bool, option: str = "`out`") -> None:
     """Raises `FileExistsError` unless a file may be written at `path`: it does not exist, or is a file and `overwrite`
     is set. A name that a protected folder keeps for itself is refused in any case (`protect`)."""
     _check_unit(path, option)
@@ -124,7 +124,7 @@ def check_file(path: Path, overwrite: bool, option: str = "--out") -> None:
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is not a regular file, and is not replaced: choose another {option}")
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists: choose another {option}, or give --overwrite")
+        raise FileExistsError(f"{path} exists: choose another {option}, or give `overwrite`")
 
 
 def check_derived(path: Path, ledger: Path) -> None:
@@ -132,14 +132,14 @@ def check_derived(path: Path, ledger: Path) -> None:
     the ledger does."""
     check_file(path, overwrite=True)
     if path.exists() and not ledger.exists():
-        raise FileExistsError(f"{path} exists, but its ledger {ledger} does not: choose another --out")
+        raise FileExistsError(f"{path} exists, but its ledger {ledger} does not: choose another `out`")
 
 
 def check_files(folder: Path, names: Iterable[str], signs: Signs, overwrite: bool) -> None:
     """Raises `FileExistsError` unless files with these names may be written into `folder`: none exists, or with
     `overwrite` a file is recognised by `signs`. Other files stay."""
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file: --out names a folder")
+        raise FileExistsError(f"{folder} is a file: `out` names a folder")
     names = list(names)
     for name in names:
         check_file(folder / name, overwrite)
@@ -147,7 +147,7 @@ def check_files(folder: Path, names: Iterable[str], signs: Signs, overwrite: boo
     if there and not recognised(folder, signs):
         raise FileExistsError(
             f"{folder / there[0]} is not replaced: {_which(signs)} beside it shows that statewise wrote it. Move it "
-            "away, or choose another --out"
+            "away, or choose another `out`"
         )
 
 
@@ -157,30 +157,30 @@ def check_folder(
     """Raises `FileExistsError` unless a folder may be written at `folder`: it does not exist, is empty, or with
     `overwrite` holds only `files`, the patterns of a `what`'s files, and one that `signs` recognise."""
     if folder.is_symlink() and not folder.exists():
-        raise FileExistsError(f"{folder} is a broken link: choose another --out")
+        raise FileExistsError(f"{folder} is a broken link: choose another `out`")
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file: --out names a folder")
+        raise FileExistsError(f"{folder} is a file: `out` names a folder")
     for parent in folder.parents:
         if parent.is_file():
-            raise FileExistsError(f"{folder}: {parent} is a file: choose another --out")
+            raise FileExistsError(f"{folder}: {parent} is a file: choose another `out`")
     files = list(files)
     if not folder.exists() or _is_empty(folder, files):
         return
     foreign = strangers(folder, files, most=4)  # not all: the folder may be a whole disk
     some = f"{', '.join(foreign[:3])}{', ...' * (len(foreign) > 3)}, which is not part of a {what}"
     if not overwrite:
-        ways = f": it holds {some}" if foreign else f", or give {instead}--overwrite"
-        raise FileExistsError(f"{folder} exists: choose another --out{ways}")
+        ways = f": it holds {some}" if foreign else f", or give {instead}`overwrite`"
+        raise FileExistsError(f"{folder} exists: choose another `out`{ways}")
     if folder.is_symlink():
-        raise FileExistsError(f"{folder} is a link, which is not replaced: give --out the folder that it points to")
+        raise FileExistsError(f"{folder} is a link, which is not replaced: give `out` the folder that it points to")
     if foreign:
         raise FileExistsError(
-            f"{folder} holds {some}: it will not be overwritten. Move that away, or choose another --out"
+            f"{folder} holds {some}: it will not be overwritten. Move that away, or choose another `out`"
         )
     if not recognised(folder, signs):
         raise FileExistsError(
             f"{folder} will not be overwritten: {_which(signs)} in it shows that statewise wrote a {what}. Move it "
-            "away, or choose another --out"
+            "away, or choose another `out`"
         )
 
 
@@ -239,7 +239,7 @@ _CLAIMS: dict[tuple[int, Path], _Claim] = {}
 
 
 @contextlib.contextmanager
-def claimed(path: Path, option: str = "--out") -> Iterator[_Claim]:
+def claimed(path: Path, option: str = "`out`") -> Iterator[_Claim]:
     """Claims the file or folder `path`, which the command's `option` names, for this thread within the block. Claims of
     one thread may be nested. Parent folders are created, and deleted again if they stay empty. Raises `BlockingIOError`
     if another thread or process has the claim, and `FileExistsError` if a parent folder is a file, or the lock's name
@@ -295,7 +295,7 @@ def _full_names(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def claimed_file(path: Path, overwrite: bool, option: str = "--out", check: Check | None = None) -> Iterator[Path]:
+def claimed_file(path: Path, overwrite: bool, option: str = "`out`", check: Check | None = None) -> Iterator[Path]:
     """A place for the content of the file `path`, which has the same name; at the end of the block it is published.
     `check`: what to check besides `check_file`. Raises as `claimed` and the checks."""
 
@@ -315,7 +315,7 @@ def claimed_files(
     check: Check,
     overwrite: bool,
     earlier: Mapping[str, Callable[[], bool]] | None = None,
-    option: str = "--out",
+    option: str = "`out`",
 ) -> Iterator[Path]:
     """A place for files with some of the `names`, which are one unit; at the end of the block they are published in
     `folder`, in this order, and files with other of the names, of an earlier result, are deleted. The claim is on the
@@ -365,7 +365,7 @@ def claimed_folder(
 
 @contextlib.contextmanager
 def _written(
-    path: Path, home: Path, check: Check, files: Sequence[str], publish: Callable[[Path], None], option: str = "--out"
+    path: Path, home: Path, check: Check, files: Sequence[str], publish: Callable[[Path], None], option: str = "`out`"
 ) -> Iterator[Path]:
     """The folder `.NAME.writing` under a claim on `path`. `files`: patterns of what may be in it; `home`: the folder
     where that will be."""
@@ -441,7 +441,7 @@ def _complete(scratch: Path, folder: Path, allowed: Iterable[str]) -> None:
 
 
 def _settle(
-    scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[str], overwrite: bool, option: str = "--out"
+    scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[str], overwrite: bool, option: str = "`out`"
 ) -> None:
     """Publishes the files, or after an error restores everything."""
     old = scratch / OLD
@@ -513,7 +513,7 @@ def _rename(folder: Path, out: Path, files: Sequence[str], overwrite: bool) -> N
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        raise FileExistsError(f"{out} was created by another program in the meantime: choose another --out") from None
+        raise FileExistsError(f"{out} was created by another program in the meantime: choose another `out`") from None
     sync_folder(out.parent)
     if there:
         delete(old, files)

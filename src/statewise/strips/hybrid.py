@@ -6,12 +6,13 @@ alternating ones, and the preconditions of all are found anew: those that are wo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Unpack
 
 import numpy as np
 
 from statewise.strips.exact.features import Feature
-from statewise.strips.exact.frame import SECONDS, Options, Work
+from statewise.strips.exact.frame import SECONDS, Listed, Options, Work
 from statewise.strips.exact.noisy import check_negatives, fitted
 from statewise.strips.model.heads import Heads
 from statewise.strips.model.learned import Learned
@@ -23,25 +24,34 @@ TRAINING = 2 / 3
 
 
 def learn_hybrid(
-    traces: Traces, settings: Settings | None = None, *, training: Progress | None = None, **options: Unpack[Options]
+    traces: Traces,
+    settings: Settings | None = None,
+    *,
+    training: Progress | None = None,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[str], None] = lambda text: None,
+    listed: Listed | None = None,
 ) -> Learned:
     """Learns an action model that explains most of the traces; the others are treated as noisy.
 
-    `settings` and `training` are those of `learn_neural`, without a time limit unless `seconds` is given. Raises
+    `settings` and `training` are those of `learn_neural`, without a time limit unless `seconds` is given; `stop`,
+    `progress` and `listed` are those of `exact.frame.Options`. Raises
     `ValueError` without negative traces and without python-sat."""
     check_negatives(traces)
-    limit, stop = options.get("seconds"), options.get("stop", lambda: False)
     trained = learn_neural(
-        traces, settings or Settings(), seconds=limit and limit * TRAINING, stop=stop, progress=training
+        traces, settings or Settings(), seconds=seconds and seconds * TRAINING, stop=stop, progress=training
     )
-    options["seconds"] = SECONDS if limit is None else max(1.0, limit - trained.report["seconds"])
-    return from_trained(trained, traces, **options)
+    left = SECONDS if seconds is None else max(1.0, seconds - trained.report["seconds"])
+    return from_trained(
+        trained, traces, seconds=left, stop=stop, progress=progress, listed=Listed() if listed is None else listed
+    )
 
 
 def from_trained(trained: Learned, traces: Traces, **options: Unpack[Options]) -> Learned:
     """The hybrid model with the effects of a trained one."""
     effects = effects_of(Heads.of_theta(trained.theta))
-    work = Work("hybrid", traces, options)
+    work = Work("hybrid", traces, **options)
     work.clock.cut += trained.report["unfinished"]
     work.say(f"{len(effects)} effects by training")
     facts = {"restarts": trained.report["restarts"], "effects": len(effects)}

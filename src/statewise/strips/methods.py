@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,25 +66,24 @@ class Attempt(NamedTuple):
     """Why a model is not accepted. Empty if it is: then no further attempt is made."""
 
 
-class LearnOptions(TypedDict, total=False):
-    """The options of `learn` and `learn_schemas`, all of which may be omitted.
-
-    `method` (auto): one of `METHODS`. `noisy` (False): whether the traces are noisy. `seconds`: a limit for the whole
-    call; without it each method has its own limit. `stop`: once it is true, learning ends. `folder`: where the model is
-    written, over an earlier one with `overwrite`. `say` is called with messages, `progress` by training."""
-
-    method: str
-    noisy: bool
-    seconds: float | None
-    stop: Callable[[], bool]
-    folder: Path | None
-    overwrite: bool
-    say: Callable[[str], None]
-    progress: Progress | None
-
-
-def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[LearnOptions]) -> Learned:
+def learn(
+    traces: Traces,
+    settings: Settings | None = None,
+    *,
+    method: str = "auto",
+    noisy: bool = False,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
+) -> Learned:
     """Learns a ground action model from traces; `settings` are those of training.
+
+    `noisy`: whether the traces are noisy. `seconds`: a limit for the whole call; without it each method has its own.
+    `stop`: once it is true, learning ends. `folder`: where the model is written, over an earlier one with `overwrite`.
+    `say` is called with messages, `progress` by training.
 
     The method is `exact` (by SAT, `exact.ground`), `neural` (by training, `neural.learning`), `hybrid` (by both,
     `strips.hybrid`), for comparison `sift` or `locm` (`strips.rivals`), or `auto`: the exact method if the traces are
@@ -103,15 +102,29 @@ def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[Le
     Raises `ValueError` for an unknown method, for options that do not suit it and for traces that the method cannot
     learn from, `FileExistsError` if the folder holds anything else, `BlockingIOError` if another process learns into
     it."""
-    model = _Call(traces, settings or Settings(), False, **options).result()
+    settings = settings or Settings()
+    model = _Call(traces, settings, False, method, noisy, seconds, stop, folder, overwrite, say, progress).result()
     assert isinstance(model, Learned)
     return model
 
 
-def learn_schemas(traces: Traces, settings: Settings | None = None, **options: Unpack[LearnOptions]) -> LiftedModel:
+def learn_schemas(
+    traces: Traces,
+    settings: Settings | None = None,
+    *,
+    method: str = "auto",
+    noisy: bool = False,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
+) -> LiftedModel:
     """Learns action schemas from traces whose actions are written `schema object object`, otherwise like `learn`: by
     `exact.lifted`, from noisy traces by `exact.noisy`, or by training (`neural.lifted`), which cannot be continued."""
-    model = _Call(traces, settings or Settings(), True, **options).result()
+    settings = settings or Settings()
+    model = _Call(traces, settings, True, method, noisy, seconds, stop, folder, overwrite, say, progress).result()
     assert isinstance(model, LiftedModel)
     return model
 
@@ -153,10 +166,10 @@ class _Call:
         tolerated = self.settings.noise > 0
         if self.method in COMPARED and (self.noisy or tolerated):
             raise ValueError(
-                f"{self.method.upper()} reads every trace as noise-free: give --method exact or neural, or no --noise"
+                f"{self.method.upper()} reads every trace as noise-free: give `method` exact or neural, or no `noise`"
             )
         if self.lifted and self.method == "hybrid":
-            raise ValueError("the hybrid method learns ground models only: omit --lifted, or give another --method")
+            raise ValueError("the hybrid method learns ground models only: omit `lifted`, or give another `method`")
         exact = self.method in ("auto", "exact")
         kept = read_checkpoint(self.folder) if exact and self.folder is not None and not self.overwrite else None
         trained = kept is not None and "method" not in kept[1]["settings"] and not self.lifted
@@ -306,7 +319,7 @@ class _Call:
         """The ground model of schemas over the actions of the traces, unless schemas are wanted."""
         if self.lifted or isinstance(model, Learned):
             return model
-        return Work(model.report["method"], traces, self.options(1.0)).grounded(model)
+        return Work(model.report["method"], traces, **self.options(1.0)).grounded(model)
 
     def _written(self, model: Model, traces: Traces, cut: Set[str]) -> Model:
         """Adds to the report why the method was chosen, and writes the folder with what the traces show, for verdicts
@@ -368,7 +381,7 @@ def _attempts(call: _Call) -> list[Attempt]:
     def explains_all(schemas: Model) -> str:
         unfinished = schemas.report["unfinished"]
         if _accuracy(schemas) < 1 and not unfinished:
-            return "schemas do not explain all of them: if some may be noisy, give --noise auto"
+            return "schemas do not explain all of them: if some may be noisy, give `noise` auto"
         if not schemas.report["predicates"]:
             return "no schemas were found"
         # any model explains all valid traces: without negative ones only finished schemas are accepted at once

@@ -1,7 +1,7 @@
 """Tasks: sources of sequences, and scores of answers; corpora, and batches of examples.
 
-Tasks use NumPy, never torch; only `batches` imports torch. Imports `runtime`, `data_types` and `config`, and the public
-names of `strips` for tasks on traces.
+Tasks use NumPy, never torch; only `batches` imports torch. Imports `beliefs` and `config`, and the public names of
+`strips` for tasks on traces.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def distinguishing(world: Automaton, first: np.ndarray, second: np.ndarray, long
         if len(tails) > MOST_WORDS:
             raise ValueError(
                 f"there are {len(tails):,} words of {length} tokens to search for those that tell two states apart: "
-                f"set --length to {length} or lower"
+                f"set `length` to {length} or lower"
             )
         may_first, may_second = world.allowed(ones), world.allowed(others)
         for row, token in np.argwhere(may_first & ~may_second):

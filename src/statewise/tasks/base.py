@@ -14,7 +14,7 @@ import numpy as np
 from statewise.data_types import Completion, Examples, Headline, Rows
 from statewise.runtime.json_files import Shape, parse_json
 from statewise.runtime.messages import LacksCapability, cut
-from statewise.tasks.own_files.lines import Problems, read_lines
+from statewise.runtime.text_files import decoded
 
 if TYPE_CHECKING:
     from statewise.tasks.text.bpe import BPE
@@ -161,9 +161,9 @@ class Task(ABC):
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
         """At most n examples of one of the sets `other_held_out`. Raises `ValueError` naming the sets that exist."""
-        others = [f"--{name} {item}" for name, items in self.other_held_out.items() for item in items]
+        others = [f"`{name}` {item}" for name, items in self.other_held_out.items() for item in items]
         there = f"the others are {', '.join(others)}" if others else "it has only the default one"
-        raise ValueError(f"the task of this run has no held-out set --{option} {value}: {there}")
+        raise ValueError(f"the task of this run has no held-out set `{option}` {value}: {there}")
 
     @abstractmethod
     def read(self, path: Path) -> Examples:
@@ -177,6 +177,8 @@ class Task(ABC):
     def read_prompts(self, path: Path) -> Examples:
         """Prompts of a file, one per line, in the form that `encode` takes. Raises `ValueError` as `read` does."""
         rows = []
+        from statewise.tasks.own_files.lines import Problems, read_lines
+
         problems = Problems(path)
         for number, line in read_lines(path):
             try:
@@ -407,10 +409,7 @@ def kept_text(kept: Kept, name: str) -> str:
     where = f"task/{name} of this run"
     if name not in kept:
         raise ValueError(f"{where} is missing; the run cannot be loaded without it")
-    try:
-        return kept[name].decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: damaged: byte {error.start} is not UTF-8 text") from None
+    return decoded(kept[name], f"{where}: damaged")
 
 
 def kept_json(kept: Kept, name: str, shape: Shape) -> Any:

@@ -17,17 +17,8 @@ from torch import Tensor, nn
 
 from statewise.run import MOMENTS, TRAINING, WEIGHTS, WHOLE, Checkpoint, DamagedCheckpoint, Run
 from statewise.training.agreement import Agreement
-from statewise.training.sharding import (
-    Stored,
-    is_sharded,
-    like,
-    not_finite,
-    open_stored,
-    pieces,
-    pieces_as_bytes,
-    write_joined,
-    writer,
-)
+from statewise.training.sharding import is_sharded, like, not_finite, pieces, writer
+from statewise.training.stored import Stored, open_stored, pieces_as_bytes, write_joined
 
 
 def save(run: Run, step: int, weights: Mapping[str, Tensor], training: dict[str, Any]) -> Checkpoint:
@@ -130,7 +121,7 @@ def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
     except pickle.UnpicklingError:
         raise DamagedCheckpoint(
             f"{checkpoint.training} holds more than plain data, such as code: it was not loaded. "
-            "Restore it from a copy, or resume from another step with --checkpoint"
+            "Restore it from a copy, or resume from another step with `checkpoint`"
         ) from None
     except Exception as error:  # PyTorch raises almost anything for a damaged archive
         raise DamagedCheckpoint(f"{checkpoint.training} cannot be read: {error}") from None

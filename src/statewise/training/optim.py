@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from statewise.training.machine import choose_precision
-from statewise.training.sharding import Stored, is_sharded, like, read
+from statewise.training.sharding import is_sharded, like
+from statewise.training.stored import Stored, read
 
 if TYPE_CHECKING:
     from statewise.config.trainer import TrainerConfig

@@ -39,13 +39,13 @@ class Schedule:
             notes.append(
                 f"the warm-up of {self.warmup_steps:,} steps lasts for all {self.steps:,} steps of training: the "
                 f"learning rate only rises, to {self.steps / self.warmup_steps:.0%} of trainer.learning_rate. "
-                "Set --trainer.warmup_steps (or warmup_tokens) lower, or train for longer"
+                "Set trainer.warmup_steps (or warmup_tokens) lower, or train for longer"
             )
         elif self.warmup_steps > self.steps - self.decay_steps:
             notes.append(
                 f"the warm-up of {self.warmup_steps:,} steps ends within the decay over the last "
                 f"{self.decay_steps:,} of {self.steps:,}: from its peak the learning rate drops at once to where the "
-                "decay is by then. Set --trainer.warmup_steps (or warmup_tokens) or --trainer.decay_share lower"
+                "decay is by then. Set trainer.warmup_steps (or warmup_tokens) or trainer.decay_share lower"
             )
         firsts = (next(iter(steps), 0) for steps in self.kept)  # only single steps can be after the last
         late = sorted({step for step in firsts if step > self.steps})

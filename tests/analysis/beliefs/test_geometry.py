@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from statewise.analysis.beliefs.bayes_rule import BeliefDynamics, BeliefDynamicsConfig
 from statewise.analysis.beliefs.controls import Known, history
-from statewise.analysis.beliefs.dynamics import BeliefDynamics, BeliefDynamicsConfig
 from statewise.analysis.beliefs.geometry import BeliefGeometry, BeliefGeometryConfig, overlap
 from statewise.analysis.beliefs.least_squares import fit, held_out_r2, r2
 from statewise.analysis.beliefs.pictures import planes
@@ -442,7 +442,7 @@ def test_prefixes_are_measured_up_to_half_a_row_and_a_note_warns_of_its_last_thi
             found[longest] = analysis.analyze(made)
         assert [found[longest].details["longest"] for longest in (None, 6, 7)] == [4, 6, 7]
         assert [len(found[longest].notes) for longest in (None, 6, 7)] == [0, 0, 1]
-        assert "Train with --task.length 14 or more, or measure with --longest 4" in found[7].notes[0]
+        assert "Train with --task.length 14 or more, or measure with `longest` 4" in found[7].notes[0]
         curve = next(panel for panel in found[7].panels if panel.x_title == "tokens read").curves[0]
         assert curve.x == [1, 2, 3, 4, 5, 6, 7]
         with pytest.raises(ValueError, match="longest must be at most 9, the tokens of a training sequence, not 10"):

@@ -11,11 +11,11 @@ from torch import nn
 
 from statewise.analysis import make_analysis
 from statewise.analysis.base import Findings, Snapshot
-from statewise.analysis.beliefs.beliefs import beliefs, prefix_states, states_of
+from statewise.analysis.beliefs.vectors import beliefs, prefix_states, states_of
 from statewise.analysis.probes import fit as probe_fit
 from statewise.analysis.probes.fit import UNDEFINED, FitConfig, Probes, Sample, fit_and_answer, order
-from statewise.analysis.probes.probes import draw_positions, numbers
 from statewise.analysis.probes.probing import TEST, TRAINING, VALIDATION, by_layer, draw_training, split_by_prefix
+from statewise.analysis.probes.targets import draw_positions, numbers
 from statewise.data_types import Examples, Hidden
 from statewise.reporting.figures import Curve, Panel
 from statewise.tasks import TASKS

@@ -227,7 +227,7 @@ def test_an_export_says_which_classes_of_others_it_needs(capsys, tmp_path, monke
         (["export", ".", "--out", "out"], "is not a run directory: it has no config.json"),
         (["export", "RUNS/teacherless", "--out", "out"], "teacherless predicts whole answers .* train next_token"),
         (["export", "RUNS/teacherless", "--to", "gguf", "--out", "out"], "teacherless predicts whole answers"),
-        (["export", "RUNS/belief_state", "--to", "gguf", "--out", "out"], "BeliefState does not .* export it --to hf"),
+        (["export", "RUNS/belief_state", "--to", "gguf", "--out", "out"], "BeliefState does .* export it with --to hf"),
         (["export", "RUNS/next_latent", "--to", "onnx", "--out", "out"], "onnx"),
         (["export", "RUNS/next_latent"], "--out"),
         (["export", "RUNS/next_latent", "--out", "out", "--checkpoint", "7"], "no checkpoint of step 7"),
@@ -271,7 +271,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(capsys, runs, tmp_path
 )
 def test_gguf_is_refused_where_its_engines_compute_something_else(fields, said, tmp_path):
     pytest.importorskip("gguf", reason="needs the extra hf")
-    with pytest.raises(ValueError, match=f"{said}.*export it --to hf"):
+    with pytest.raises(ValueError, match=f"{said}.*export it with `to` hf"):
         export(path_star_model(**fields), tmp_path / "model.gguf", "gguf")
     assert not any(tmp_path.iterdir())
 
@@ -300,7 +300,7 @@ def _without(monkeypatch, package):
 def test_an_export_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     out = tmp_path / "out"
     export(path_star_model("next_latent"), out)
-    with pytest.raises(FileExistsError, match="or give --overwrite"):
+    with pytest.raises(FileExistsError, match="or give `overwrite`"):
         export(path_star_model(), out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 

@@ -115,7 +115,7 @@ def test_tokenizers_that_cannot_be_used_are_refused(place, tmp_path):
     for path in ("./nothing", str(tmp_path / "nothing")):
         with pytest.raises(ValueError, match=r"there is no such folder, and no model on the hub has such a name"):
             tokenizers.load(f"hf:{path}")
-    with pytest.raises(ValueError, match=r"--tokenizer hf: names no model"):
+    with pytest.raises(ValueError, match=r"`tokenizer` hf: names no model"):
         tokenizers.load("hf:")
     content = json.loads((place / "base" / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))

@@ -8,7 +8,7 @@ import openai
 import pytest
 from running_server import running, story_model
 
-from statewise.analysis.beliefs.beliefs import beliefs
+from statewise.analysis.beliefs.vectors import beliefs
 from statewise.data_types import Examples
 from statewise.evaluation.zero_shot.likelihood import Continuation, likelihoods, windows
 from statewise.model.snapshots import snapshot

@@ -282,7 +282,7 @@ def test_the_judge_is_told_what_a_file_says_and_always_how_to_answer(capsys, tmp
     own.write_text(" \n")
     assert "own.txt: the instructions are empty" in judged(capsys, files, "http://x", tmp_path / "x.jsonl", *words)[2]
     own.write_bytes(b"\xff\xfe")
-    assert "own.txt: not UTF-8 text" in judged(capsys, files, "http://x", tmp_path / "x.jsonl", *words)[2]
+    assert "own.txt: byte 0: not UTF-8 text" in judged(capsys, files, "http://x", tmp_path / "x.jsonl", *words)[2]
     assert "must be at least 0, not -1" in judged(capsys, files, "http://x", out, "--temperature", "-1")[2]
     assert not (tmp_path / "x.jsonl").exists()
 

@@ -96,7 +96,7 @@ def test_learn_goes_on_whatever_it_was_at(tmp_path, given, how):
 
 def test_schemas_and_ground_atoms_do_not_go_on_from_each_other(tmp_path):
     learn_schemas(CLEAN, folder=tmp_path / "schemas", stop=stop_at(1))
-    with pytest.raises(ValueError, match=r"interrupted run with other settings: .*--overwrite"):
+    with pytest.raises(ValueError, match=r"interrupted run with other settings: .*`overwrite`"):
         learn(CLEAN, method="exact", folder=tmp_path / "schemas")
     assert learn(CLEAN, folder=tmp_path / "schemas", overwrite=True).report["unfinished"] == []
     assert read_schemas(tmp_path / "schemas") is None
@@ -165,7 +165,7 @@ def test_a_damaged_checkpoint(tmp_path, damage):
         kept = {key: facts["progress"][key] for key in ("results", "log", "seconds")}
         damage = {"progress": {**kept, **damage["progress"]}}
     write_checkpoint(tmp_path, {}, {**facts, **damage})
-    with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged: .*: start over with --overwrite"):
+    with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged: .*: start over with `overwrite`"):
         learn(CLEAN, method="exact", folder=tmp_path)
     assert learn(CLEAN, method="exact", folder=tmp_path, overwrite=True).report["unfinished"] == []
 

@@ -178,7 +178,7 @@ def test_no_decided_verdict_is_wrong_where_an_action_has_a_constant(tmp_path, ne
     (tmp_path / "seen.json").write_bytes(seen.as_json())
     assert check(read_seen(tmp_path), fresh).verdicts == found.verdicts
     assert check(read_seen(tmp_path, "kitchen"), fresh).verdicts == only.verdicts
-    with pytest.raises(ValueError, match="--constants cellar: 'cellar' is not an object of the training traces"):
+    with pytest.raises(ValueError, match="`constants` cellar: 'cellar' is not an object of the training traces"):
         read_seen(tmp_path, "cellar")
 
 

@@ -198,7 +198,7 @@ def test_what_was_interrupted_goes_on_exactly(tmp_path, uninterrupted, monkeypat
     assert same(learned, uninterrupted)
     assert same(Learned.load(tmp_path), learned)
     assert not (tmp_path / "checkpoint.npz").exists()
-    with pytest.raises(FileExistsError, match="exists: choose another --out, or give --overwrite"):
+    with pytest.raises(FileExistsError, match="exists: choose another `out`, or give `overwrite`"):
         neural(GIVEN, SHORT, folder=tmp_path)
 
 

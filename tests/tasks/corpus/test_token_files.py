@@ -92,7 +92,7 @@ def test_text_in_parquet_is_as_in_other_files(made, tmp_path):
     corpus = write(find([path]), tmp_path / "corpus", "bpe:270", held_out=0.1)
     for one, other in ((corpus.training, text.training), (corpus.held_out, text.held_out)):
         np.testing.assert_array_equal(one.read(0, len(one)), other.read(0, len(other)))
-    with pytest.raises(ValueError, match=r"text.parquet: no column 'story', only 'text', 'other': set --field"):
+    with pytest.raises(ValueError, match=r"text.parquet: no column 'story', only 'text', 'other': set `field`"):
         write(find([path], field="story"), tmp_path / "c", "bpe:270")
     parquet.write_table(arrow.table({"text": ["one", None]}), path)
     with pytest.raises(ValueError, match=r"text.parquet, row 2: text is not text but NoneType"):

@@ -193,7 +193,7 @@ def test_marks_in_a_text_are_text(tmp_path):
 
 def test_what_is_there_is_not_replaced_unasked(tmp_path):
     before = make(tmp_path)
-    with pytest.raises(FileExistsError, match="corpus exists: choose another --out, or give --overwrite"):
+    with pytest.raises(FileExistsError, match="corpus exists: choose another `out`, or give `overwrite`"):
         make(tmp_path)
     after = make(tmp_path, TEXTS[:30], overwrite=True)
     assert after.fingerprint != before.fingerprint
@@ -340,13 +340,13 @@ def test_an_index_or_tokenizer_of_another_corpus_is_refused(tmp_path):
     ("options", "message"),
     [
         ({"tokenizer": "wordpiece"}, "unknown tokenizer 'wordpiece': there is no such file; give bpe:N"),
-        ({"tokenizer": "bpe:many"}, "--tokenizer bpe:many: the number of tokens must be a whole number"),
+        ({"tokenizer": "bpe:many"}, "`tokenizer` bpe:many: the number of tokens must be a whole number"),
         ({"tokenizer": "bpe:100"}, "at least 257 tokens"),
-        ({"tokenizer": "bpe:60000"}, r"set the N of --tokenizer bpe:N to \d+ or less"),
+        ({"tokenizer": "bpe:60000"}, r"set the N of `tokenizer` bpe:N to \d+ or less"),
         ({"tokenizer": "gpt2:nowhere"}, r"nowhere/vocab.json: no such file; gpt2:DIR needs"),
-        ({"held_out": 0}, "--held-out must be more than 0 and at most 1, not 0"),
-        ({"held_out": 1}, "--held-out 1 leaves none"),
-        ({"shard_tokens": 0}, "--shard-tokens must be at least 1"),
+        ({"held_out": 0}, "`held_out` must be more than 0 and at most 1, not 0"),
+        ({"held_out": 1}, "`held_out` 1 leaves none"),
+        ({"shard_tokens": 0}, "`shard_tokens` must be at least 1"),
         ({"texts": [" ", ""]}, r"text.txt: no text: every document is empty"),
     ],
 )
@@ -450,7 +450,7 @@ def test_a_data_set_is_streamed_from_a_local_folder(tmp_path, monkeypatch, kind)
     plain = make(tmp_path, out="plain", tokenizer=str(tmp_path / "corpus" / "tokenizer.json"))
     assert texts_of(corpus, corpus.held_out) == texts_of(plain, plain.held_out)
     assert texts_of(corpus, corpus.training) == texts_of(plain, plain.training)
-    with pytest.raises(ValueError, match="row 1: no field 'story', only 'text': set --field"):
+    with pytest.raises(ValueError, match="row 1: no field 'story', only 'text': set `field`"):
         write([DataSet(str(folder), "train", "story")], tmp_path / "c", "bpe:270")
     with pytest.raises(ValueError, match="cannot be loaded"):
         write([DataSet(str(folder / "nowhere"), "train", "text")], tmp_path / "c", "bpe:270")
@@ -460,5 +460,5 @@ def test_short_names_and_a_missing_package(tmp_path, monkeypatch):
     assert "fineweb-edu" in documents.KNOWN_DATASETS
     assert DataSet("tinystories", "train", "text").dataset != "tinystories"
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"--hub needs the extra `data`: .* -m pip install .*datasets"):
+    with pytest.raises(ValueError, match=r"`hub` needs the extra `data`: .* -m pip install .*datasets"):
         write([DataSet("some/where", "train", "text")], tmp_path / "c", "bpe:270")

@@ -112,7 +112,7 @@ def test_a_map_survives_its_files(tmp_path):
             assert (again.coordinates is None) == (streets.coordinates is None)
             if streets.coordinates is not None:
                 np.testing.assert_array_equal(again.coordinates, streets.coordinates)
-        with pytest.raises(FileExistsError, match="exists: choose another --out"):
+        with pytest.raises(FileExistsError, match="exists: choose another `out`"):
             write_map(streets, folder)
 
 
@@ -185,7 +185,7 @@ def test_folders_that_are_no_maps_are_refused(tmp_path):
     folder = files(tmp_path / "m", "1,N,2\n", name="edges_a.csv")
     with pytest.raises(FileNotFoundError, match=r"has no edges_b\.csv; it has the builds a"):
         read_map(folder, "b")
-    with pytest.raises(ValueError, match="choose one by --build, of a"):
+    with pytest.raises(ValueError, match="choose one by `build`, of a"):
         read_map(folder)
     (tmp_path / "n").mkdir()
     (tmp_path / "n" / "edges.csv").write_text("begin,end\n1,2\n")

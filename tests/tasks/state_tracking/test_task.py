@@ -200,7 +200,7 @@ def test_lengths_are_of_whole_steps():
     """Other lengths would be rounded to one that is trained, and tested with sequences of training."""
     made = task(process="flip-flop", length=8, longest=16)
     for value in ("9", "8,9,16"):
-        with pytest.raises(ValueError, match="--length 9: give a multiple of 2, the tokens of a step of flip-flop"):
+        with pytest.raises(ValueError, match="`length` 9: give a multiple of 2, the tokens of a step of flip-flop"):
             made.held_out_by("length", value)
     assert made.held_out_by("length", "8,10,16", 3).lengths.tolist() == [8] * 3 + [10] * 3 + [16] * 3
 

@@ -17,7 +17,6 @@ import torch
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
-from statewise.analysis.beliefs.beliefs import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.analysis.beliefs.controls import (
     FOLDS,
     STATE,
@@ -31,6 +30,7 @@ from statewise.analysis.beliefs.controls import (
 )
 from statewise.analysis.beliefs.least_squares import fit, r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, planes
+from statewise.analysis.beliefs.vectors import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor
 from statewise.reporting.figures import Curve, Drawing, Panel, defined_curve, over_steps
@@ -131,10 +131,10 @@ class BeliefGeometry(Analysis):
                 0,
                 f"prefixes of up to {read_most:,} tokens reach into the last third of the training sequences "
                 f"({row:,} tokens), where training asks states about few later tokens, so they may keep less of the "
-                f"belief. Train with {world.longer(2 * read_most)} or more, or measure with --longest {row // 2}",
+                f"belief. Train with {world.longer(2 * read_most)} or more, or measure with `longest` {row // 2}",
             )
         notes[:0] = [
-            f"{problem}. Measure longer prefixes (--longest) of a model that is trained on sequences of at least twice "
+            f"{problem}. Measure longer prefixes (`longest`) of a model that is trained on sequences of at least twice "
             f"their length ({world.longer(2 * read_most + 2)})"
             for problem in crowded(without_model, own, known, read_most)
         ]
@@ -193,7 +193,7 @@ class BeliefGeometry(Analysis):
                 widths = layer_widths(snapshot, examples[:1], pattern)
             except LacksCapability as error:
                 raise LacksCapability(
-                    f"{error}; with --layers null the last state alone is read", error.capability
+                    f"{error}; with `layers` null the last state alone is read", error.capability
                 ) from None
             every = states_of(snapshot, examples, rows, columns, pattern)
             by_name = dict(zip(widths, np.split(every, np.cumsum(list(widths.values()))[:-1], axis=1)))

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
-from statewise.analysis.beliefs.beliefs import is_several, layer_widths, states_of
+from statewise.analysis.beliefs.vectors import is_several, layer_widths, states_of
 from statewise.analysis.probes.fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.data_types import Examples
 from statewise.reporting.figures import Curve, Panel, Role, over_steps
 from statewise.runtime.bounds import bounded
 from statewise.runtime.messages import counted, percent
 from statewise.tasks.base import Task
-from statewise.tasks.batches import shuffled
 from statewise.tasks.holding_out import hash_prefixes
+from statewise.tasks.permutation import shuffled
 
 UNTRAINED = "untrained model"
 VALIDATION_SHARE = 0.1
@@ -221,7 +221,7 @@ class Probing(Analysis):
             validation=VALIDATION_SHARE,
         )
         if not (tested == TEST).any():
-            raise ValueError("no held-out state is left to test probes on: set --sequences higher")
+            raise ValueError("no held-out state is left to test probes on: set `sequences` higher")
         test_states, train_states, fitted_states = (
             test_states[tested == TEST],
             train_states[other != TEST],
@@ -402,7 +402,7 @@ def split_by_prefix(*hashes: np.ndarray, validation: float) -> list[np.ndarray]:
         raise ValueError(
             f"the sequences have {len(distinct)} different prefixes to probe: a probe needs at least "
             f"{FEWEST_PREFIXES}, as this task holds out no sequences, so that prefixes are divided between training "
-            "and test. Set --sequences and --training_sequences higher, or train on longer sequences"
+            "and test. Set `sequences` and `training_sequences` higher, or train on longer sequences"
         )
     tested = round(TEST_SHARE * len(distinct))
     last = tested + max(1, round(validation * (len(distinct) - tested)))

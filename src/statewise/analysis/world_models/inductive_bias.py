@@ -16,10 +16,10 @@ import numpy as np
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject, finite_or_none
-from statewise.analysis.beliefs.beliefs import is_several, states_of
 from statewise.analysis.beliefs.least_squares import ridge
-from statewise.analysis.probes.probes import draw_positions, known_states, world_of
+from statewise.analysis.beliefs.vectors import is_several, states_of
 from statewise.analysis.probes.probing import TEST, UNTRAINED, draw_training, prefix_hashes, split_by_prefix
+from statewise.analysis.probes.targets import draw_positions, known_states, world_of
 from statewise.analysis.world_models.trials import share
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor

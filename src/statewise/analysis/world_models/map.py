@@ -144,7 +144,7 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
 
     notes = []
     if streets.coordinates is None:
-        notes.append("the map has no coordinates: new streets span at most --radius moves, and there is no drawing")
+        notes.append("the map has no coordinates: new streets span at most `radius` moves, and there is no drawing")
     if not rides:
         notes.append("no ride is readable, so there are no plots")
     if endless:

@@ -53,7 +53,7 @@ def floor_notes(most_legal: int, floor: float) -> list[str]:
         return []
     return [
         f"up to {most_legal} tokens are legal in a state, so even a model of the true probabilities may give none of "
-        f"them more than --floor {floor:g}, and then counts as rejecting them: set it below {1 / most_legal:.2g}"
+        f"them more than `floor` {floor:g}, and then counts as rejecting them: set it below {1 / most_legal:.2g}"
     ]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from statewise.cli.commands import terminal_width
 from statewise.cli.counter import interruptible
-from statewise.runtime.arguments import Parser, above, at_least
+from statewise.runtime.arguments import Parser, above, at_least, with_flags
 from statewise.runtime.messages import say, say_in_place
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _show_model(learned: Learned | LiftedModel) -> None:
         else "\n".join(learned.as_lines(terminal_width()))
     )
     say()
-    _entry("method", f"{report['method']}: {report['chosen']}")
+    _entry("method", with_flags(f"{report['method']}: {report['chosen']}"))
     if ground:
         exact = _by_schemas if "predicates" in report else _noisy if "support" in report else _exact
         show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
@@ -322,7 +322,7 @@ def _entry(label: str, text: str) -> None:
 
 
 def _say(text: str) -> None:
-    say(text, file=sys.stderr, flush=True)
+    say(with_flags(text), file=sys.stderr, flush=True)
 
 
 def _whole(text: str) -> int:

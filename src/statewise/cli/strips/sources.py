@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
+from statewise.runtime.text_files import read_text
 
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Domain, Traces
@@ -82,11 +83,7 @@ def _read_model(path: str) -> ActionModel:
         from statewise.strips import read_learned_model
 
         return read_learned_model(place)
-    try:
-        text = place.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a model: byte {error.start} is not UTF-8 text") from None
-    return ActionModel.from_json(text, path)
+    return ActionModel.from_json(read_text(place), path)
 
 
 def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:

@@ -1,4 +1,5 @@
-"""Recipes that come with the package. The first comment line of each says what it is."""
+"""Recipes that come with the package. The first comment line of each says what it is. Of `config` it imports `recipe`
+and `trainer`."""
 
 from __future__ import annotations
 

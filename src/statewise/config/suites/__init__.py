@@ -1,4 +1,5 @@
-"""Suites: named sets of recipes x objectives x backbones, trained on several seeds and reported together.
+"""Suites: named sets of recipes x objectives x backbones, trained on several seeds and reported together. Of
+`config` it imports `recipe` and `recipes`.
 
 A suite is a YAML file, of this package or of the user:
 

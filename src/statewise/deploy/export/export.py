@@ -32,7 +32,7 @@ def export(
         raise ValueError(f"the format must be {' or '.join(FORMATS)}, not {to!r}")
     path = Path(out)
     if isinstance(model, Path) and to == "hf":
-        raise ValueError(f"{model} is a folder of Hugging Face already: it can be exported --to gguf")
+        raise ValueError(f"{model} is a folder of Hugging Face already: it can be exported with `to` gguf")
     with claimed(path, to, overwrite) as scratch:
         if isinstance(model, Path):
             return export_gguf_of(model, path, scratch)

@@ -64,7 +64,7 @@ def export_gguf(model: Model, out: Path, scratch: Path) -> Exported:
     elif any(isinstance(module, HuggingFace) for module in model.objective.modules()):
         raise ValueError(
             f"{model.recipe.objective.name} predicts by a head of its own, which no engine of GGUF files has: export "
-            "it --to hf"
+            "it with `to` hf"
         )
     else:
         decoder = _of_ours(model)
@@ -127,15 +127,17 @@ def _of_ours(model: Model) -> Decoder:
     try:
         decoder = plain(model.objective)
     except NotPlain as error:
-        raise ValueError(f"{error}, so no engine of GGUF files has its architecture: export it --to hf") from None
+        raise ValueError(f"{error}, so no engine of GGUF files has its architecture: export it with `to` hf") from None
     if not isinstance(decoder.layout, Llama):
         raise ValueError(
             "as GGUF only decoders with the blocks of Llama are exact (norm rms, positions rope, mlp swiglu), and this "
-            f"one is a {decoder.layout.architecture}: export it --to hf"
+            f"one is a {decoder.layout.architecture}: export it with `to` hf"
         )
     config = decoder.config
     if config.bias:
-        raise ValueError("readers of GGUF files ignore the biases of a Llama (backbone.bias true): export it --to hf")
+        raise ValueError(
+            "readers of GGUF files ignore the biases of a Llama (backbone.bias true): export it with `to` hf"
+        )
     return Decoder(
         decoder.context,
         config.width,
@@ -167,8 +169,8 @@ def _check_llama(config: Any) -> None:
     if strange is not None:
         raise ValueError(
             "of the models of transformers, only Llama without biases and with plain rotary positions is written as "
-            f"GGUF here, and {strange}: export it --to hf if it is a run, and convert that folder by the script of "
-            "llama.cpp"
+            f"GGUF here, and {strange}: export it with `to` hf if it is a run, and convert that folder by the "
+            "script of llama.cpp"
         )
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from statewise.analysis.beliefs.beliefs import beliefs
 from statewise.analysis.beliefs.least_squares import fit
+from statewise.analysis.beliefs.vectors import beliefs
 from statewise.data_types import Examples
 from statewise.decoding import make_decoder
 from statewise.decoding.base import Decoder, Request

@@ -80,15 +80,15 @@ def claimed(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
     `FileExistsError` or `FileNotFoundError` unless its folder exists, and at `path` there is nothing, or with
     `overwrite` such a page."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} is not a folder: create it, or choose another --export")
+        raise FileNotFoundError(f"{path.parent} is not a folder: create it, or choose another `export`")
 
     def check() -> None:
         if path.exists() and MARK.encode() not in path.read_bytes()[:1000]:
             raise FileExistsError(
-                f"{path} is not replaced: it is not a page that statewise wrote. Choose another --export"
+                f"{path} is not replaced: it is not a page that statewise wrote. Choose another `export`"
             )
 
-    return claimed_file(path, overwrite, "--export", check)
+    return claimed_file(path, overwrite, "`export`", check)
 
 
 def same_task(models: Sequence[Served]) -> None:

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from statewise.analysis.beliefs.beliefs import Side, beliefs
+from statewise.analysis.beliefs.vectors import Side, beliefs
 from statewise.data_types import Examples
 from statewise.deploy.serving import bodies
 from statewise.deploy.serving.answers import (

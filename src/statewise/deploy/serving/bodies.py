@@ -7,6 +7,7 @@ only concern other servers are ignored (`IGNORED`); those that we do not offer m
 
 from __future__ import annotations
 
+import codecs
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +20,7 @@ from statewise.deploy.serving.rows import DecodingOptions, Stops
 from statewise.deploy.serving.served import TextOrTokens
 from statewise.runtime.json_files import AMOUNT, ANYTHING, COUNT, FLAG, NUMBER, TEXT, Leaf, Shape, check, finite, loads
 from statewise.runtime.messages import short, suggestion
+from statewise.runtime.text_files import decoded
 
 MOST_STOPS, LONGEST_STOP = 16, 1000
 MOST_CHOICES = 128
@@ -139,7 +141,7 @@ DETOKENIZE: Mapping[str, Field] = {"model": Field(TEXT), "tokens": Field([COUNT]
 def parsed(content: bytes) -> dict[str, Any]:
     """The JSON object of a body. Raises `Refusal` if it is malformed."""
     try:
-        body = loads(_utf8(content))
+        body = loads(decoded(content.removeprefix(codecs.BOM_UTF8), "not JSON"))
         if not isinstance(body, dict):
             raise ValueError(f"the body must be a JSON object, not {short(body)}")
         if finite(body) != body:
@@ -152,14 +154,6 @@ def parsed(content: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise Refusal(400, f"{error}") from None
     return body
-
-
-def _utf8(content: bytes) -> str:
-    """The text of a body; Python's parser would guess another encoding. Raises `ValueError` if it is not UTF-8."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not JSON: byte {error.start} is not UTF-8 text") from None
 
 
 def read(

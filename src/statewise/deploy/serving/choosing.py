@@ -151,7 +151,7 @@ class Drafting:
         self.length, self.longest, self.part = length, predictor.context - 1, part
         if length != "auto" and length > self.longest:
             raise ValueError(
-                f"a draft of {length} tokens does not fit the context of {predictor.context}: set --draft to at most "
+                f"a draft of {length} tokens does not fit the context of {predictor.context}: set `draft` to at most "
                 f"{self.longest}"
             )
         self._measured: dict[int, MeasuredLength] = {}

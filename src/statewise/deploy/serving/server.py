@@ -204,7 +204,7 @@ def _explaining(bound: socket.socket, host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         bound.close()
-        raise OSError(error.errno, f"{error.strerror}: choose another --port or --host", f"{host}:{port}") from None
+        raise OSError(error.errno, f"{error.strerror}: choose another `port` or `host`", f"{host}:{port}") from None
 
 
 def is_loopback(host: str) -> bool:

@@ -44,7 +44,7 @@ class ChatJudge(Judge):
         Raises `ValueError` for a malformed URL, and if the extra `judge` is missing.
         """
         if not url.startswith(("http://", "https://")):
-            raise ValueError(f"--url must begin with http:// or https://, not {url!r}")
+            raise ValueError(f"`url` must begin with http:// or https://, not {url!r}")
         try:
             import openai
         except ImportError:
@@ -70,7 +70,7 @@ class ChatJudge(Judge):
                 default_headers={"OpenAI-Organization": openai.Omit(), "OpenAI-Project": openai.Omit()},
             )
         except Exception as error:  # the package below it has errors of its own for malformed URLs
-            raise ValueError(f"--url {short(url)} is not a URL: {short(str(error))}") from None
+            raise ValueError(f"`url` {short(url)} is not a URL: {short(str(error))}") from None
 
     def ask(self, instructions: str, question: str) -> str:
         """See `Judge.ask`. Raises `ConnectionError` if the server cannot be reached, stays busy, or does not complete
@@ -92,7 +92,7 @@ class ChatJudge(Judge):
         except TimeoutError:
             raise ConnectionError(
                 f"{self.url} did not complete its answer within {self._deadline:g} seconds: give it more with "
-                "--deadline, or ask another server"
+                "`deadline`, or ask another server"
             ) from None
 
     def _ask(self, instructions: str, question: str) -> str:
@@ -135,7 +135,7 @@ class ChatJudge(Judge):
         if self._bound.exceeded:
             raise ValueError(
                 f"{self.url} answers with more than {self._bound.most:,} bytes, which no judgement needs: allow more "
-                "with --max-answer, or ask another server"
+                "with `max_answer`, or ask another server"
             )
 
     def _other_protocol(self) -> ValueError:

@@ -42,9 +42,9 @@ def judge_files(
     a note that says how many judgements are kept.
     """
     if out.resolve() in (a.resolve(), b.resolve()):
-        raise ValueError(f"--out {out} is one of the files to judge: choose another")
+        raise ValueError(f"`out` {out} is one of the files to judge: choose another")
     if out.is_dir():
-        raise ValueError(f"{out} is a folder: --out names a file")
+        raise ValueError(f"{out} is a folder: `out` names a file")
     beside = out.with_suffix(".summary.json")
     check_derived(beside, out)
     pairs = read_pairs(a, b)

@@ -20,6 +20,7 @@ from statewise.reporting.statistics import wilson
 from statewise.runtime.json_files import COUNT, TEXT, Maybe, Shape, loads, one_of
 from statewise.runtime.ledger import Ledger, Record
 from statewise.runtime.progress import announced
+from statewise.runtime.text_files import read_text
 from statewise.tasks.own_files.lines import Problems, read_lines
 
 FORMAT = '{"prompt": ..., "completion": ..., "goal": ...} or {"prompt": ..., "story": ...}'
@@ -171,10 +172,7 @@ def questions(stories: int, repeats: int) -> Iterator[JudgementRequest]:
 def read_instructions(path: Path) -> str:
     """Instructions with the criteria of a file, and the format of verdicts. Raises `ValueError` if the file is empty or
     not UTF-8 text."""
-    try:
-        criteria = path.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error.reason})") from None
+    criteria = read_text(path).strip()
     if not criteria:
         raise ValueError(f"{path}: the instructions are empty: write the criteria of the judge")
     return f"{criteria}\n\n{VERDICT_FORM}"
@@ -211,7 +209,7 @@ def judge(
     strange = known.difference(wanted)
     if strange or len(known) != len(ledger.records):
         what = f"{min(strange)} is unexpected" if strange else "one occurs twice"
-        raise ValueError(f"{ledger.path}: not the judgements of these stories: {what}: choose another --out")
+        raise ValueError(f"{ledger.path}: not the judgements of these stories: {what}: choose another `out`")
     waiting = [question for question in wanted if question not in known]
 
     failed = Event()  # set by the worker itself, so that no further request is sent before this thread is notified

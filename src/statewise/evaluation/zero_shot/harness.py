@@ -43,10 +43,10 @@ def find(names: Sequence[str], folder: Path | None = None) -> Benchmarks:
     Raises `ValueError` if the extra `eval` or the folder is missing, or a name is unknown or given twice.
     """
     if not names:
-        raise ValueError("--tasks names no benchmark")
+        raise ValueError("`tasks` names no benchmark")
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     if twice:
-        raise ValueError(f"--tasks names {twice[0]} twice")
+        raise ValueError(f"`tasks` names {twice[0]} twice")
     if folder is not None and not folder.is_dir():
         raise ValueError(f"{folder}: no such folder of benchmarks")
     try:
@@ -69,7 +69,7 @@ def find(names: Sequence[str], folder: Path | None = None) -> Benchmarks:
 
 def _unknown(name: str, known: Sequence[str]) -> str:
     """Names similar spellings instead of listing thousands of choices."""
-    return unknown("benchmark", name, known).partition("choices:")[0].rstrip(": ") + "; --include-path adds your own"
+    return unknown("benchmark", name, known).partition("choices:")[0].rstrip(": ") + "; `include_path` adds your own"
 
 
 def _made(make: Any, what: str) -> Any:

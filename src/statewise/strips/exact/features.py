@@ -24,7 +24,7 @@ CONFLICTS = 500
 
 
 def _missing() -> ValueError:
-    return ValueError(f"exact learning needs python-sat: {to_install('planning')}; or learn with --method neural")
+    return ValueError(f"exact learning needs python-sat: {to_install('planning')}; or learn with `method` neural")
 
 
 class TimeUp(Exception):

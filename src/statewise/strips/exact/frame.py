@@ -62,8 +62,8 @@ class Listed:
         changed = [key for key in ("settings", "traces") if kept.get(key) != facts[key]]
         if changed:
             raise ValueError(
-                f"{folder} holds an interrupted run with other {' and '.join(changed)}: choose another --out, or give "
-                "--overwrite"
+                f"{folder} holds an interrupted run with other {' and '.join(changed)}: choose another `out`, or give "
+                "`overwrite`"
             )
         try:
             if kept.get("format") != FORMAT:
@@ -108,7 +108,7 @@ def _facts(traces: Traces, lifted: bool) -> dict[str, Any]:
 
 
 def _damaged(folder: Path, why: object) -> ValueError:
-    return ValueError(f"{folder / 'checkpoint.npz'}: damaged: {why}: start over with --overwrite")
+    return ValueError(f"{folder / 'checkpoint.npz'}: damaged: {why}: start over with `overwrite`")
 
 
 SECONDS = 60.0
@@ -175,11 +175,20 @@ class Clock:
 class Work:
     """A learner at work on traces."""
 
-    def __init__(self, method: str, traces: Traces, options: Options) -> None:
+    def __init__(
+        self,
+        method: str,
+        traces: Traces,
+        *,
+        seconds: float = SECONDS,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[str], None] = lambda text: None,
+        listed: Listed | None = None,
+    ) -> None:
         self.method, self.traces = method, traces
-        self.clock = Clock(options.get("seconds", SECONDS), options.get("stop", lambda: False))
-        self._listed = options.get("listed") or Listed()
-        self.say: Callable[[str], None] = options.get("progress", lambda text: None)
+        self.clock = Clock(seconds, stop)
+        self._listed = Listed() if listed is None else listed
+        self.say = progress
 
     @property
     def listed(self) -> Listed:

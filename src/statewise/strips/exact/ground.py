@@ -35,7 +35,7 @@ def learn_exact(traces: Traces, **options: Unpack[Options]) -> Learned:
     Negative traces are not needed: without them preconditions follow from what never happened. Raises `Contradiction`
     if no action model explains the traces, and `ValueError` without python-sat.
     """
-    work = Work("exact", traces, options)
+    work = Work("exact", traces, **options)
     clock = work.clock
     windows = Windows.of_rows(len(traces.actions), clock.reading(valid_rows(traces)))
     negatives = distinct_negatives(traces)
@@ -116,7 +116,7 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
         raise Contradiction(
             f"no model explains {counted(len(alone), 'negative trace')} of a single action ({_listed(alone)}): a first "
             "action cannot be rejected, since the initial state is unknown (Definition 1). Leave such traces out, "
-            "correct the labels, or learn with --noise auto"
+            "correct the labels, or learn with `noise` auto"
         )
     labelled = list(zip(traces.rows, traces.labels))
     places = [place for place, (row, label) in enumerate(labelled) if label and row in unexplained]
@@ -133,7 +133,7 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
     raise Contradiction(
         f"the traces contradict each other: {count} negative {'traces end' if count > 1 else 'trace ends'} in an "
         f"action that the valid ones show to be valid ({_listed([traces.where(place) for place in places])}). "
-        f"For {traces.where(places[0])}: {why}. Correct the labels, or learn with --noise auto"
+        f"For {traces.where(places[0])}: {why}. Correct the labels, or learn with `noise` auto"
     )
 
 

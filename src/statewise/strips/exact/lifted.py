@@ -53,7 +53,7 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **options: Unpack[
     schema occurs with different numbers of arguments and without python-sat, and `Contradiction` if no action model
     explains the traces.
     """
-    work = Work("exact", traces, options)
+    work = Work("exact", traces, **options)
     clock = work.clock
     rows = valid_rows(traces)
     if sum(traces.labels):

@@ -60,7 +60,7 @@ def check_negatives(traces: Traces) -> None:
     """Raises `ValueError` if no trace is negative."""
     if not sum(traces.labels):
         raise ValueError(
-            "without negative traces, noise cannot be distinguished from rare actions: add some, or omit --noise"
+            "without negative traces, noise cannot be distinguished from rare actions: add some, or omit `noise`"
         )
 
 
@@ -100,7 +100,7 @@ def learn_noisy(traces: Traces, **options: Unpack[Options]) -> Learned:
     number tried. Raises `ValueError` without negative traces and without python-sat.
     """
     check_negatives(traces)
-    work = Work("exact", traces, options)
+    work = Work("exact", traces, **options)
     return fitted(work)
 
 
@@ -140,7 +140,7 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **options: Unpack[
     """
     check_negatives(traces)
     of_slots = [each for wanted in range(arity + 1) for each in signatures(traces.actions, wanted)]
-    work = Work("exact", traces, options)
+    work = Work("exact", traces, **options)
     holders = {
         each: slot_holders(each, traces.actions, traces, lambda rows: work.clock.reading(rows, 0.2))
         for each in of_slots

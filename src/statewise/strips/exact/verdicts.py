@@ -174,7 +174,7 @@ class Seen:
         object of the training traces, and for ground models."""
         wanted = list(dict.fromkeys(names))
         if self.lifted is None:
-            raise ValueError("only schemas have constants, and this model was learned without --lifted")
+            raise ValueError("only schemas have constants, and this model was learned without `lifted`")
         for name in wanted:
             if name not in self.constants:
                 raise ValueError(

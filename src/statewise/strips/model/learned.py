@@ -36,6 +36,7 @@ from statewise.runtime.json_files import (
     parse_json,
     read_json,
 )
+from statewise.runtime.text_files import read_text
 from statewise.strips.model.model import FORMAT, ActionModel
 from statewise.strips.model.schemas import Schema
 
@@ -129,11 +130,7 @@ def read_learned_model(folder: str | Path) -> ActionModel:
             f"{folder} holds no learned model"
             + (": learning was interrupted; the same command resumes it" if unfinished else "")
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is damaged: byte {error.start} is not UTF-8 text") from None
-    return ActionModel.from_json(text, str(path))
+    return ActionModel.from_json(read_text(path), str(path))
 
 
 def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:

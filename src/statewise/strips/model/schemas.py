@@ -126,7 +126,7 @@ def sorts_of(actions: Iterable[str]) -> tuple[dict[tuple[str, int], int], dict[s
         if arity.setdefault(schema, len(objects)) != len(objects):
             raise ValueError(
                 f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments, "
-                f"as in {action!r}: rename one of them, or omit --lifted"
+                f"as in {action!r}: rename one of them, or omit `lifted`"
             )
         for position, name in enumerate(objects):
             parent[root((schema, position))] = root(("object", name))

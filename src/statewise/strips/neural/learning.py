@@ -279,7 +279,7 @@ def _read_checkpoint(
     if {key: kept.get(key) for key in facts} != json.loads(json.dumps(facts)):
         changed = [key for key in facts["settings"] if kept["settings"].get(key) != facts["settings"][key]]
         what = f"other settings ({', '.join(changed)})" if changed else "other traces"
-        raise ValueError(f"{folder} holds an interrupted run with {what}: choose another --out, or give --overwrite")
+        raise ValueError(f"{folder} holds an interrupted run with {what}: choose another `out`, or give `overwrite`")
     progress = kept["progress"]
     try:
         theta = arrays["theta"]
@@ -288,7 +288,7 @@ def _read_checkpoint(
         training.group.restore({name.removeprefix("group."): value for name, value in arrays.items()})
         training.results[:] = [RestartState(**each) for each in progress["results"]]
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: start over with --overwrite") from None
+        raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: start over with `overwrite`") from None
     return theta, progress["log"], progress["seconds"]
 
 

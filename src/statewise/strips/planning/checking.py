@@ -80,7 +80,7 @@ def read_seen(folder: str | Path, constants: str | None = None) -> Seen:
     try:
         return seen.with_constants(names)
     except ValueError as error:
-        raise ValueError(f"--constants {constants}: {error}") from None
+        raise ValueError(f"`constants` {constants}: {error}") from None
 
 
 def described(checked: Checked, place: int) -> str:

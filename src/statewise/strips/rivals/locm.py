@@ -71,7 +71,7 @@ def learn_locm(traces: Traces, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas from the valid actions of `traces`, written `schema object object`. It takes milliseconds,
     so the time limit is ignored. Raises `ValueError` if a schema occurs with different numbers of arguments, or if an
     action names an object twice."""
-    work = Work("locm", traces, options)
+    work = Work("locm", traces, **options)
     learned = machines(traces)
     schemas = as_schemas(learned, traces.actions)
     return work.lifted(
@@ -119,7 +119,7 @@ def histories(traces: Traces) -> Iterator[list[Event]]:
             if len(set(objects)) < len(objects):
                 raise ValueError(
                     f"{traces.where(place)}: {traces.actions[action]!r} names an object twice: LOCM does not define "
-                    "the order of its transitions. Learn with --method exact"
+                    "the order of its transitions. Learn with `method` exact"
                 )
             for at, name in enumerate(("", *objects)):
                 mine.setdefault(name, []).append(((schema, at - 1), objects))

@@ -26,7 +26,7 @@ from statewise.strips.model.traces import Traces
 def learn_sift(traces: Traces, **options: Unpack[Options]) -> Learned:
     """The ground model of all alternating atoms; only the valid actions of labelled traces are read. Raises
     `ValueError` without python-sat."""
-    work = Work("sift", traces, options)
+    work = Work("sift", traces, **options)
     windows = Windows.of_rows(len(traces.actions), work.clock.reading(valid_rows(traces)))
     listed = alternating(windows, seconds=work.clock.left() / 2, stop=work.clock.stop)
     if not listed.complete:
@@ -42,7 +42,7 @@ def learn_sift(traces: Traces, **options: Unpack[Options]) -> Learned:
 def learn_lifted_sift(traces: Traces, **options: Unpack[Options]) -> LiftedModel:
     """The schemas of all alternating predicates of up to `ARITY` arguments, otherwise like `learn_sift`. Also raises
     `ValueError` if a schema occurs with different numbers of arguments."""
-    work = Work("sift", traces, options)
+    work = Work("sift", traces, **options)
     offered: list[Predicate] = []
     rows = valid_rows(traces)
     counts: dict[int, int] = {}

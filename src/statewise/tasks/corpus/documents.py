@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from statewise.runtime.json_files import loads
 from statewise.runtime.messages import to_install
+from statewise.runtime.text_files import CONVERT, not_utf8
 from statewise.tasks.own_files.file_formats import check_text
 from statewise.tasks.own_files.lines import beginning_of, opened, read_lines
 from statewise.tasks.text.bpe import END
@@ -146,21 +147,21 @@ class Parquet(_Fields):
     @override
     def pieces(self) -> Iterator[Piece]:
         number = 0
-        for rows in parquet_column(self.path, self.field, "--field"):
+        for rows in parquet_column(self.path, self.field, "`field`"):
             for row in rows:
                 number += 1
                 place = f"{self.path}, row {number}"
                 try:
                     text = row.as_py()
                 except UnicodeDecodeError as error:
-                    raise ValueError(f"{place}: {self.field} is not UTF-8 text ({error.reason})") from None
+                    raise ValueError(not_utf8(f"{place}: {self.field}", error.start, error.reason)) from None
                 yield from pieces_of_field({self.field: text}, self.field, place)
 
 
 def pieces_of_field(row: dict[str, object], field: str, place: str) -> Iterator[Piece]:
     """The document in `field` of a row. Raises `ValueError` if there is none."""
     if field not in row:
-        raise ValueError(f"{place}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: set --field")
+        raise ValueError(f"{place}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: set `field`")
     text = row[field]
     if not isinstance(text, str):
         raise ValueError(f"{place}: {field} is not text but {type(text).__name__}")
@@ -235,7 +236,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 line = data.decode()
             except UnicodeDecodeError as error:
                 if error.reason != "unexpected end of data" or len(raw) < LONGEST:
-                    raise ValueError(_not_text(path, offset + error.start, error.reason)) from None
+                    raise ValueError(not_utf8(str(path), offset + error.start, error.reason) + CONVERT) from None
                 line, rest = data[: error.start].decode(), data[error.start :]
             if "\0" in line:
                 raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
@@ -245,11 +246,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             offset += len(data) - len(rest)
             number += raw.endswith(b"\n")
     if rest:
-        raise ValueError(_not_text(path, offset, "unexpected end of data"))
-
-
-def _not_text(path: Path, offset: int, reason: str) -> str:
-    return f"{path}: byte {offset}: not UTF-8 text ({reason}): convert the file to UTF-8"
+        raise ValueError(not_utf8(str(path), offset, "unexpected end of data") + CONVERT)
 
 
 ROWS_AT_ONCE = 1024
@@ -313,7 +310,7 @@ class DataSet(Source):
         try:
             import datasets
         except ImportError:
-            raise ValueError(f"--hub needs the extra `data`: {to_install('data')}") from None
+            raise ValueError(f"`hub` needs the extra `data`: {to_install('data')}") from None
         what = f"dataset {self.dataset}, split {self.split}"
         try:
             rows = iter(datasets.load_dataset(self.dataset, self.config, split=self.split, streaming=True))

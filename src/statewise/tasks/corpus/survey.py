@@ -96,7 +96,7 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
     if marks:
         notes.append(
             f"{END} occurs {marks:,} time{'s' * (marks > 1)} inside documents, as text: to end a document it must be "
-            "a line of its own, with --documents mark or auto"
+            "a line of its own, with `documents` mark or auto"
         )
     texts = [
         one.text if cut is None else one.text[: max(0, cut - one.start)]

@@ -68,7 +68,7 @@ class ParquetTokens(TokenFile):
     def pieces(self) -> Iterator[tuple[str, np.ndarray, bool]]:
         """Places are row numbers, counted from 1."""
         number = 0
-        for rows in parquet_column(self.path, self.field, "--field"):
+        for rows in parquet_column(self.path, self.field, "`field`"):
             ids, lengths = self._lists(rows, number)
             for part in np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else ():
                 number += 1
@@ -81,7 +81,7 @@ class ParquetTokens(TokenFile):
         kind, what = rows.type, f"{self.path}: column {self.field!r}"
         is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
         if not is_list or not types.is_integer(kind.value_type):
-            raise ValueError(f"{what} holds {kind}, not lists of whole numbers: set --field")
+            raise ValueError(f"{what} holds {kind}, not lists of whole numbers: set `field`")
         for row in np.flatnonzero(rows.is_null().to_numpy(zero_copy_only=False)).tolist():
             raise ValueError(f"{self.path}, row {before + row + 1}: {self.field} is null, not a list of token ids")
         ids = rows.flatten()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from statewise.runtime.extras import may_be_on_hub, needed, quiet_hub
 from statewise.runtime.json_files import loads
+from statewise.runtime.text_files import read_text
 from statewise.tasks.text import bpe
 from statewise.tasks.text.bpe import BPE, END
 
@@ -24,17 +25,17 @@ def vocabulary_to_learn(spec: str) -> int | None:
     if kind != "bpe" or not colon:
         return None
     if not rest.isdecimal():
-        raise ValueError(f"--tokenizer {spec}: the number of tokens must be a whole number, as in bpe:4096")
+        raise ValueError(f"`tokenizer` {spec}: the number of tokens must be a whole number, as in bpe:4096")
     if len(rest) < 10 and int(rest) < 257:
-        raise ValueError(f"--tokenizer {spec}: at least 257 tokens are needed, for all bytes and {END}")
+        raise ValueError(f"`tokenizer` {spec}: at least 257 tokens are needed, for all bytes and {END}")
     if len(rest) > 9 or int(rest) > MOST:
-        raise ValueError(f"--tokenizer {spec}: at most {MOST:,} tokens")
+        raise ValueError(f"`tokenizer` {spec}: at most {MOST:,} tokens")
     return int(rest)
 
 
 def learn(texts: Sequence[str], vocabulary: int) -> BPE:
     """Trains a tokenizer of `vocabulary` tokens. Raises `ValueError` if the texts yield fewer."""
-    return bpe.train(texts, vocabulary, (END,), option="the N of --tokenizer bpe:N")
+    return bpe.train(texts, vocabulary, (END,), option="the N of `tokenizer` bpe:N")
 
 
 def load(spec: str) -> BPE:
@@ -54,7 +55,7 @@ def load(spec: str) -> BPE:
 
 def _of_file(path: Path, end: str = END) -> BPE:
     """The tokenizer of a tokenizer.json."""
-    made = BPE(_text(path), str(path), (end,))
+    made = BPE(read_text(path), str(path), (end,))
     made.check_decoding()
     return made
 
@@ -73,7 +74,7 @@ def _gpt2(folder: Path) -> BPE:
 def _of_model(model: str) -> BPE:
     """The tokenizer of a model of Hugging Face, with its own end-of-text token."""
     if not model:
-        raise ValueError("--tokenizer hf: names no model: give hf:DIR, or hf:NAME with a name on the hub")
+        raise ValueError("`tokenizer` hf: names no model: give hf:DIR, or hf:NAME with a name on the hub")
     files = {name: _file_of(model, name) for name in ("tokenizer.json", "tokenizer_config.json")}
     path, facts = files.values()
     if path is None:
@@ -81,7 +82,7 @@ def _of_model(model: str) -> BPE:
             f"{model}: this model has no tokenizer.json: give one that has it, or train a tokenizer with bpe:N"
         )
     try:
-        end = (loads(_text(facts)) if facts is not None else {}).get("eos_token") or END
+        end = (loads(read_text(facts)) if facts is not None else {}).get("eos_token") or END
         return _of_file(path, end["content"] if isinstance(end, dict) else end)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
@@ -113,10 +114,3 @@ def _file_of(model: str, name: str) -> Path | None:
             f"{model}: there is no such folder, and the hub did not give {name} (no network, no such name, or no "
             f"permission): {first[:200]}"
         ) from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start}: not UTF-8 text ({error.reason})") from None

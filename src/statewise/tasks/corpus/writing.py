@@ -65,7 +65,7 @@ def write(
     _check_sizes(held_out, shard_tokens)
     vocabulary = tokenizers.vocabulary_to_learn(tokenizer)
     if vocabulary is not None and held_out == 1:
-        raise ValueError(f"--tokenizer {tokenizer} is trained on training documents, and --held-out 1 leaves none")
+        raise ValueError(f"`tokenizer` {tokenizer} is trained on training documents, and `held_out` 1 leaves none")
     bpe = tokenizers.load(tokenizer) if vocabulary is None else None
     with overwriting.claimed_folder(out, FILES, SIGNS, "corpus", overwrite) as folder:
         listener.stage("reading the documents", None)
@@ -98,7 +98,7 @@ def write_tokens(
     listener = listener or Listener()
     _check_sizes(held_out, shard_tokens)
     if tokenizers.vocabulary_to_learn(tokenizer) is not None:
-        raise ValueError(f"--tokenizer {tokenizer}: token ids need the tokenizer that they were made with")
+        raise ValueError(f"`tokenizer` {tokenizer}: token ids need the tokenizer that they were made with")
     bpe = tokenizers.load(tokenizer)
     spellings = bpe.spellings()
     with overwriting.claimed_folder(out, FILES, SIGNS, "corpus", overwrite) as folder:
@@ -124,9 +124,9 @@ def _documents(files: Sequence[TokenFile], bpe: BPE) -> Iterator[np.ndarray]:
 
 def _check_sizes(held_out: float, shard_tokens: int) -> None:
     if not 0 < held_out <= 1:
-        raise ValueError(f"--held-out must be more than 0 and at most 1, not {held_out}")
+        raise ValueError(f"`held_out` must be more than 0 and at most 1, not {held_out}")
     if shard_tokens < 1:
-        raise ValueError(f"--shard-tokens must be at least 1, not {shard_tokens}")
+        raise ValueError(f"`shard_tokens` must be at least 1, not {shard_tokens}")
 
 
 def _fill(folder: Path, pieces: Iterator[Encoded], bpe: BPE, shard_tokens: int, read: Mapping[str, Any]) -> None:

@@ -273,7 +273,7 @@ def _edges_file(folder: Path, build: str | None) -> Path:
     if names and build:
         raise FileNotFoundError(f"{folder}: has no edges_{build}.csv; it has the builds {builds}")
     if names:
-        raise ValueError(f"{folder}: has several lists of streets: choose one by --build, of {builds}")
+        raise ValueError(f"{folder}: has several lists of streets: choose one by `build`, of {builds}")
     pickles = sorted(folder.glob("*.pkl"))
     hint = f"; {pickles[0].name} is a pickle, which can run code when read: convert it to CSV" if pickles else ""
     raise FileNotFoundError(f"{folder}: has no {EDGES} (or {EDGES}.gz) with {','.join(EDGE_COLUMNS)}{hint}")

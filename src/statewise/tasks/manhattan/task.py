@@ -140,7 +140,7 @@ class Manhattan(SpacedText, Automaton):
         """n training rides; about a `share` of them have one turn replaced by another heading. Raises `ValueError`
         unless `share` is from 0 to 1."""
         if not 0 <= share <= 1:
-            raise ValueError(f"errors in rides (--corrupt) must be a share from 0 to 1, not {share}")
+            raise ValueError(f"errors in rides (`corrupt`) must be a share from 0 to 1, not {share}")
         rng = np.random.default_rng(seed)
         rides = self.sample(rng, n)
         row = np.flatnonzero(rng.random(n) < share)

@@ -18,8 +18,9 @@ import numpy as np
 from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline
-from statewise.runtime.bounds import bounded, check_tokens, read_whole
+from statewise.runtime.bounds import bounded, check_tokens
 from statewise.runtime.messages import short
+from statewise.runtime.text_files import read_whole
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, SpacedText, Vocab, kept_text
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
@@ -167,12 +168,12 @@ class StateTracking(SpacedText, Automaton):
             for length in _numbers(value):
                 if not 4 <= length <= self.context:
                     raise ValueError(
-                        f"--length {length}: a sequence has 4 to {self.context} tokens, the context of the model; for "
+                        f"`length` {length}: a sequence has 4 to {self.context} tokens, the context of the model; for "
                         "more, train with a larger task.longest"
                     )
                 if length != self._whole(length):
                     raise ValueError(
-                        f"--length {length}: give a multiple of {self.process.unit}, the tokens of a step of "
+                        f"`length` {length}: give a multiple of {self.process.unit}, the tokens of a step of "
                         f"{self.config.process}"
                     )
                 held_out = self._lengths[0] <= length <= self._lengths[1]  # other lengths are never trained
@@ -184,7 +185,7 @@ class StateTracking(SpacedText, Automaton):
             except ValueError:
                 rate = float("nan")
             if not 0 < rate <= 0.5 or self.config.ask != "reveals":
-                raise ValueError(f"--reveals {value}: give a probability up to 0.5, of a task that asks by reveals")
+                raise ValueError(f"`reveals` {value}: give a probability up to 0.5, of a task that asks by reveals")
             return self._of_length(
                 self._lengths[1], n or self.config.held_out_sequences, self._process(rate), rate, held_out=True
             )
@@ -379,5 +380,5 @@ def _numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     numbers = [int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < 10]
     if len({*numbers}) < len(parts):
-        raise ValueError(f"--length {text}: give different numbers with commas, such as 512,1024,2048")
+        raise ValueError(f"`length` {text}: give different numbers with commas, such as 512,1024,2048")
     return sorted(numbers)

@@ -22,6 +22,7 @@ from statewise.data_types import Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import COUNT, TEXT, Shape
 from statewise.runtime.messages import to_install
+from statewise.runtime.text_files import read_text
 from statewise.tasks.base import (
     Infill,
     Infilling,
@@ -298,17 +299,11 @@ class Stories(RunningText, Infilling, Task):
         if self.config.tokenizer is None:
             self.bpe = bpe.train((text for _, text in training), self.config.vocabulary)
         else:
-            self.bpe = self._given_tokenizer(Path(self.config.tokenizer))
+            self.bpe = bpe.BPE(read_text(Path(self.config.tokenizer)), self.config.tokenizer)
             self._check_lossless([(sources[0], training), (sources[-1], held_out)])
         train, test = (len(stories.lengths) for stories in self._tokenize_splits(training, held_out))
         too_long = len(training) + len(held_out) - train - test
         self.counts = {"training": train, "held_out": test, "too_long": too_long, **counts}
-
-    def _given_tokenizer(self, path: Path) -> bpe.BPE:
-        try:
-            return bpe.BPE(path.read_text(encoding="utf-8"), str(path))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not UTF-8 text ({error.reason})") from None
 
     def _check_lossless(self, parts: Sequence[tuple[Source, list[Story]]]) -> None:
         """Raises `ValueError` if the given tokenizer changes a story."""

@@ -138,7 +138,7 @@ def test_what_cannot_be_rolled_is_refused():
     rolled = model(task).predictor()
     with pytest.raises(ValueError, match=r"at most 12 tokens.*read, 40"):
         make_analysis("dynamics-accuracy", read=40).analyze(subject(rolled, task))
-    with pytest.raises(ValueError, match="held-out set --words 20"):
+    with pytest.raises(ValueError, match="held-out set `words` 20"):
         make_analysis("dynamics-accuracy", by="words=20").analyze(subject(rolled, task))
     packed = random_examples(np.random.default_rng(0))
     packed = replace(packed, documents=np.ones_like(packed.tokens))

@@ -1,53 +1,22 @@
-"""Compares run directories: groups them over seeds, labels the groups in words by how they differ, and tests claims."""
+"""Groups runs over seeds, labels the groups, and tests claims about them. The result is a `comparison.Comparison`."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from statewise.data_types import Headline
 from statewise.reporting.comparison import Comparison, Group
+from statewise.reporting.labels import labels
 from statewise.reporting.members import PATHS, Defaults, Member, alike, canonical, differing, identity, no_defaults
 from statewise.reporting.statistics import Claim, Match, equivalence, match, summarise, welch
 
 PER_TOKEN = ("loss", "perplexity", "token_accuracy")
 """Metrics whose unit is the token of a run's tokenizer."""
-FIELDS = {
-    "accumulate": "accumulated parts",
-    "ahead_weight": "weight of further tokens",
-    "backward": "backward encoder",
-    "betas": "AdamW betas",
-    "bias": "biases",
-    "ce_weight": "CE weight",
-    "clip": "gradient clipping",
-    "compile": "compilation",
-    "decay_share": "share of decay",
-    "dynamics_factor": "dynamics width factor",
-    "expansion": "MLP expansion",
-    "final_rate": "final learning rate",
-    "head": "text head",
-    "head_gradient": "gradient into the head",
-    "head_width": "text head width",
-    "kl_weight": "KL weight",
-    "latent_weight": "regression weight",
-    "min_gap": "least gap",
-    "mlp": "MLP",
-    "next_weight": "next-token weight",
-    "previous_weight": "previous-token weight",
-    "separate_from": "streams part at",
-    "share": "share of prefixes",
-    "stop_gradient": "stop-gradient",
-    "tied": "tied head",
-    "warmup_steps": "warm-up steps",
-    "warmup_tokens": "warm-up tokens",
-}
-"""Fields whose names need more than spaces for underscores."""
-_CHOICE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
 
 
 def compare(
@@ -73,7 +42,7 @@ def compare(
     `seeds_left_out`: seeds that are not among `folders`, by the folder of their group, for the notes.
     """
     if relative and metrics == "evaluation":
-        raise ValueError("--relative applies to the curves of analyses: add --metrics all")
+        raise ValueError("`relative` applies to the curves of analyses: add `metrics` all")
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
     members = [Member.read(folder, metrics != "evaluation", defaults) for folder in folders]
@@ -128,15 +97,15 @@ def compare(
     comparable = headline.metric not in untested
     if not comparable and (better is not None or margin is not None):
         raise ValueError(
-            f"{headline.metric} is per token, and the tokenizers of these runs differ: --better and --margin, which "
-            "test it, would compare different things; --metrics loss_per_word shows a loss that compares"
+            f"{headline.metric} is per token, and the tokenizers of these runs differ: `better` and `margin`, which "
+            "test it, would compare different things; `metrics` loss_per_word shows a loss that compares"
         )
     chances = [member.report["chance"] for member in members]
     chance = {name: value for name, value in chances[0].items() if all(other.get(name) == value for other in chances)}
     baselines = [member.report.get("baselines", {}) for member in members]
     shared = baselines[0] if all(_agree(baselines[0], others) for others in baselines) else {}
     groups: list[Group] = []
-    for same, label in zip(grouped.values(), _labels(firsts, differences)):
+    for same, label in zip(grouped.values(), labels(firsts, differences)):
         same.sort(key=lambda member: member.seed)
         groups.append(_group(label, same, groups[0] if groups else None, headline, untested))
     for name in chosen:
@@ -264,61 +233,3 @@ def _unlike_data(firsts: Sequence[Member], differences: Mapping[str, Any]) -> li
     unlike = list(dict.fromkeys(key for member in firsts for key in differing(firsts[0].data, member.data)))
     known = all("data" in member.data for member in firsts) and not unlike
     return unlike + [key for key in differences if key.startswith("task.") and not (known and key in PATHS)]
-
-
-def _labels(firsts: list[Member], differences: dict[str, list[Any]]) -> list[str]:
-    """The objective's name, followed by the recipe values in which groups with that objective differ. Keys that only
-    some groups have, such as the fields of one backbone, appear only there."""
-    flats = [member.flat() for member in firsts]
-    labels = [_label(place, firsts, differences, flats) for place in range(len(firsts))]
-    if len(set(labels)) == len(labels):
-        return labels
-    labels = [_label(place, firsts, differences, [differences] * len(firsts)) for place in range(len(firsts))]
-    # Values that words round may be left alike.
-    return [f"{label}, {place + 1}" if labels.count(label) > 1 else label for place, label in enumerate(labels)]
-
-
-def _label(
-    place: int, firsts: list[Member], differences: dict[str, list[Any]], having: Sequence[Mapping[str, Any]]
-) -> str:
-    names = [member.recipe["objective"]["name"] for member in firsts]
-    twins = [other for other in range(len(names)) if names[other] == names[place]]
-    telling = [
-        setting_words(key, values[place])
-        for key, values in differences.items()
-        if key in having[place]
-        and any(key in having[twin] and canonical(values[twin]) != canonical(values[place]) for twin in twins)
-    ]
-    name = objective_words(names[place])
-    return f"{name} ({', '.join(telling)})" if telling else name
-
-
-def objective_words(name: str) -> str:
-    """An objective's name: `next-latent`; module:Class stays as it is."""
-    return name.replace("_", "-") if _CHOICE.fullmatch(name) else name
-
-
-def setting_name(key: str) -> str:
-    """The field of a dotted recipe key: `learning rate`."""
-    field = key.rpartition(".")[2]
-    return FIELDS.get(field, field.replace("_", " "))
-
-
-def setting_words(key: str, value: Any) -> str:
-    """A dotted recipe key with its value: `horizon 2`, `without gradient clipping`, `tokens not set`."""
-    part, _, field = key.partition(".")
-    name = setting_name(key)
-    if value is None:
-        return f"{name} not set"
-    if isinstance(value, bool) or (field == "clip" and value == 0):
-        return f"{'with' if value else 'without'} {name}"
-    if isinstance(value, list | tuple):
-        return f"{name} {', '.join(map(_value, value))}"
-    shown = _value(value)
-    # Values of a task may be somebody's files or symbols, and a pre-trained model has its own name: those stay.
-    own = part == "task" or key == "backbone.model"
-    return f"{name} {shown.replace('_', ' ') if not own and _CHOICE.fullmatch(shown) else shown}"
-
-
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -19,9 +19,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.beliefs.beliefs import states_of
 from statewise.analysis.beliefs.least_squares import Fit, fit, r2
 from statewise.analysis.beliefs.pictures import draw_on, planes
+from statewise.analysis.beliefs.vectors import states_of
 from statewise.data_types import Examples
 from statewise.decoding.predictor import Predictor, StateDynamics, require
 from statewise.reporting.figures import Curve, Panel, defined_curve
@@ -108,7 +108,7 @@ class BeliefDynamics(Analysis):
         if numbers > MOST_NUMBERS:
             raise ValueError(
                 f"{config.sequences:,} sequences of {length:,} tokens have {numbers:,} numbers of states, more than "
-                f"{MOST_NUMBERS:,}: set --sequences or --length lower"
+                f"{MOST_NUMBERS:,}: set `sequences` or `length` lower"
             )
         # A seed of four numbers, as of held-out sets: those of training batches have three.
         drawn = world.draw(np.random.default_rng([config.seed, 5, 0, 1]), config.sequences, length)

@@ -97,7 +97,7 @@ def claimed_vectors(out: Path, every: bool, overwrite: bool) -> AbstractContextM
     vectors at all positions. Raises `ValueError` for a name that does not end in `.npy` and a folder that is missing,
     and what `Beliefs.save` raises."""
     if out.suffix != ".npy":
-        raise ValueError(f"--out must end in .npy, not be {str(out)!r}")
+        raise ValueError(f"`out` must end in .npy, not be {str(out)!r}")
     if not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} into")
     index, offsets, facts = _beside(out)
