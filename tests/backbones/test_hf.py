@@ -1,6 +1,7 @@
 """Models of transformers as backbones: families, windows, LoRA, what is refused."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 from contextlib import nullcontext
@@ -21,7 +22,8 @@ from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
-pytest.importorskip("peft", reason="needs the extra hf")
+if importlib.util.find_spec("peft") is None:  # its import takes seconds, and only tests with LoRA need it
+    pytest.skip("needs the extra hf", allow_module_level=True)
 
 from statewise.backbones.hf.backbone import HuggingFace  # noqa: E402
 from statewise.backbones.leaks.checks import find  # noqa: E402
