@@ -133,7 +133,7 @@ def measure(bench: Benchmark, name: str, model: Model, temperature: float, rows:
     requests = []
     for tokens, length, prompt in zip(held_out.tokens, held_out.lengths.tolist(), held_out.prompt_lengths.tolist()):
         prompts = [tokens[: min(length, prompt or task.context // 4)]]
-        requests.append(Request(prompts, 16 if bench.smoke else task.context, task.end))
+        requests.append(Request(prompts, 8 if bench.smoke else task.context, task.end))
     decoders = {"plain": make_decoder("sample", temperature=temperature) if temperature else make_decoder("greedy")}
     decoders |= {str(one): make_decoder("speculative", draft=one, temperature=temperature) for one in LENGTHS}
     speeds: list[dict[str, DraftSpeed]] = []
@@ -183,7 +183,7 @@ def main(words: Sequence[str] | None = None) -> int:
     given = command.parse_args(words)
     bench = Benchmark(given.smoke)
     print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {machine.choose_precision('auto', 'cpu')}")
-    rows, rounds = (2, 1) if bench.smoke else (6, 5)
+    rows, rounds = (1, 1) if bench.smoke else (6, 5)
     with tempfile.TemporaryDirectory() as folder:
         made = {} if given.runs else {name: trained(name, Path(folder), bench.smoke) for name in TRAINED}
         for name, run in (made or {one.name: one for one in given.runs}).items():

@@ -36,11 +36,14 @@ def parts(trials: int, samples: int, sequences: int) -> dict[str, dict[str, obje
     }
 
 
-def trained(steps: int) -> Model:
+TINY = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1", "--task.held_out_rides=10"]
+
+
+def trained(steps: int, smoke: bool) -> Model:
     """Trained so far that answers end and continuations are not all alike."""
-    recipe: Recipe = read_recipe(recipe_text("city-small"))
+    recipe: Recipe = read_recipe(recipe_text("city-small"), TINY if smoke else [])
     model = new_model(recipe)
-    stream = Stream(model.task, seed=1, batch_size=64)
+    stream = Stream(model.task, seed=1, batch_size=8 if smoke else 64)
     optimiser = torch.optim.AdamW(model.objective.parameters(), lr=2e-3)
     for number in range(steps):
         loss = model.objective(stream.batch(number)).value()
@@ -54,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     steps, sequences, analyses = (1, 2, parts(2, 2, 2)) if bench.smoke else (150, 60, parts(16, 10, 60))
     torch.set_num_threads(1)
-    model = trained(steps)
+    model = trained(steps, bench.smoke)
     predictor, task = model.predictor(), model.task
 
     def nothing(*given: object) -> object:

@@ -1,12 +1,14 @@
 import dataclasses
 import json
 import re
+import shutil
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from doubles import (
+    SMALL_RUN,
     FixedTask,
     MarkovPredictor,
     random_examples,
@@ -202,11 +204,9 @@ def test_findings_need_a_sentence(verdict):
 
 
 @pytest.mark.parametrize("name", list(ANALYSES))
-def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_path, capsys):
-    run = tmp_path / "run"
-    flags = "--trainer.batch_size 8 --backbone.width 16 --backbone.heads 2 --backbone.layers 1 --trainer.steps 2"
-    assert main(["train", *RECIPES.get(name, STAR).split(), *flags.split(), "--out", str(run)]) == 0
-    capsys.readouterr()
+def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, trained, tmp_path, capsys):
+    made = trained(*RECIPES.get(name, STAR).split(), *SMALL_RUN, "--trainer.steps=2")
+    run = shutil.copytree(made, tmp_path / "run")
     assert main(["analyze", str(run), name, *QUICK[name], "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert json.loads((run / "reports" / f"{name}.json").read_text()) == printed

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from doubles import SMALL_RUN
 
 from statewise import train
 from statewise.data_types import Loss, Part
@@ -63,6 +64,7 @@ class NoPredictor(NextToken):
         return None
 
 
+FLAGS = ["path-star-small", *SMALL_RUN, "--task.held_out_graphs=8"]
 SETTINGS = {"steps": 2, "warmup_steps": 0, "evaluate_every": 1, "evaluate_num": 4, "threads": 1}
 
 
@@ -84,7 +86,7 @@ SETTINGS = {"steps": 2, "warmup_steps": 0, "evaluate_every": 1, "evaluate_num": 
 def test_what_is_wrong_is_said_by_name(kind, said, tmp_path):
     name = f"{__name__}:{kind.__name__}"
     with pytest.raises(ValueError) as raised:  # noqa: PT011 (its whole text is asserted)
-        train("path-star-demo", objective=name, out=tmp_path / "run", **SETTINGS)
+        train(*FLAGS, objective=name, out=tmp_path / "run", **SETTINGS)
     assert str(raised.value).startswith(f"objective {name}: ")
     assert said in str(raised.value)
 
@@ -96,5 +98,5 @@ def test_a_run_checks_what_its_objective_returns_once(tmp_path, monkeypatch):
         monkeypatch.setattr(
             Objective, method, lambda self, given, to=original: checked.append(to.__name__) or to(self, given)
         )
-    train("path-star-demo", out=tmp_path / "run", **SETTINGS)
+    train(*FLAGS, out=tmp_path / "run", **SETTINGS)
     assert checked == ["checked_counts", "check_loss"]

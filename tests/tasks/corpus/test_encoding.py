@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from statewise.tasks.corpus.encoding import count_words, word_starts
 
-SPACES = "".join(character for character in map(chr, range(sys.maxunicode + 1)) if character.isspace())
+EVERY = "".join(map(chr, range(sys.maxunicode + 1)))
+SPACES = "".join(sorted({*EVERY} - {*"".join(EVERY.split())}))  # those of `str.isspace`, in a tenth of its time
 
 
 @pytest.mark.parametrize(
@@ -42,4 +43,5 @@ def test_whatever_the_text(text):
 
 def test_white_space_is_the_same_to_the_expression():
     assert re.fullmatch(r"\s+", SPACES)
-    assert not re.search(r"\s", "".join(map(chr, range(sys.maxunicode + 1))).translate(dict.fromkeys(map(ord, SPACES))))
+    assert all(map(str.isspace, SPACES))
+    assert "".join(re.findall(r"\s", EVERY)) == SPACES
