@@ -2,10 +2,11 @@
 
 python benchmarks/generate_drafts.py TEXT
 
-TEXT: a file of text, its last part held out; without it, three sentences again and again.
-Trains a byte-pair tokenizer and the model with the loss of `next_latent`, then continues held-out texts, with
-and without drafts in turn, greedily and at temperature 1. Seconds are of CPU time of this process. Prints speed as a multiple of that without drafts in each round, drafts accepted a cycle, and how many
-texts are equal. Exit code 1: a text differs, or the best draft length misses its bar.
+TEXT: a file of text, its last part held out; without it, three sentences again and again. Trains a byte-pair
+tokenizer and the model with the loss of `next_latent`, then continues held-out texts, with and without drafts in
+turn, greedily and at temperature 1. Seconds are of CPU time of this process. Prints speed as a multiple of that
+without drafts in each round, drafts accepted a cycle, and how many texts are equal. Exit code 1: a text differs, or
+the best draft length misses its bar.
 """
 
 from __future__ import annotations
