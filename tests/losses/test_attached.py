@@ -13,6 +13,7 @@ import transformers
 
 from statewise.hf import loss_for, with_loss
 from statewise.losses import NextLatentLoss
+from statewise.losses.attached import attach_kept
 
 SIZES = {"vocab_size": 17, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
 
@@ -106,6 +107,11 @@ def test_a_saved_model_gets_its_loss_back(tmp_path):
         again.config.save_pretrained(tmp_path)
         with pytest.raises(ValueError, match=message):
             with_loss(tmp_path)
+    model.config.save_pretrained(tmp_path)
+    for index in ("{", "[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": "../b"}}'):
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(ValueError, match=r"index\.json"):
+            attach_kept(model, tmp_path)
 
 
 def test_packed_rows_and_padding_are_read_from_what_the_model_reads():
@@ -130,8 +136,12 @@ def test_models_that_no_loss_fits_are_refused():
         loss_for(model_of(), "next")
     with pytest.raises(ValueError, match="horizon must be"):
         loss_for(model_of(), "next_latent", horizon=0)
-    with pytest.raises(ValueError, match="unexpected keyword"):
+    with pytest.raises(ValueError, match="the loss next_token has no setting horizon"):
         loss_for(model_of(), "next_token", horizon=1)
+    with pytest.raises(ValueError, match="label_smoothing must be"):
+        loss_for(model_of(), "next_token", label_smoothing=2.0)
+    with pytest.raises(ValueError, match="must be a causal language model"):
+        loss_for("gpt2", "next_token")
     torch.manual_seed(0)
     config = transformers.Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=8)
     with pytest.raises(ValueError, match="caps its logits"):

@@ -147,6 +147,11 @@ def test_pytorch_is_the_only_package_that_is_needed():
         ({"state": torch.zeros(2, 5, 6)}, "state has the shape"),
         ({"label_smoothing": float("nan")}, "label_smoothing must be"),
         ({"head_weight": Sharded(torch.ones(5, 6))}, "head_weight is sharded"),
+        ({"head_weight": torch.nn.Linear(6, 5)}, "head_weight must be the matrix"),
+        ({"tokens": torch.zeros(2, 4)}, "tokens must be whole numbers"),
+        ({"labels": torch.ones(2, 4, dtype=torch.long)}, "not shifted"),
+        ({"num_items": float("nan")}, "num_items must be a number of tokens"),
+        ({"num_items": torch.ones(2)}, "num_items must be one number"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, message):
@@ -158,6 +163,33 @@ def test_what_does_not_fit_is_refused(given, message):
     fields |= given
     with pytest.raises(ValueError, match=message):
         losses.NextTokenLoss()(torch.zeros(2, 4, 6), fields.pop("tokens"), **fields)
+
+
+def test_documents_may_have_any_numbers():
+    torch.manual_seed(0)
+    loss, tokens = losses.TokenOrderLoss(16, VOCABULARY, 4), torch.randint(VOCABULARY, (3, 6))
+    weight, hidden = torch.randn(VOCABULARY, 16), torch.randn(3, 6, 16)
+    documents = torch.tensor([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [1, 2, 2, 3, 3, 3]])
+    found = [
+        loss(hidden, tokens, head_weight=weight, embedding=weight, documents=one).loss
+        for one in (documents, torch.where(documents > 0, 7 * documents - 20, 0))
+    ]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", kinds(16, VOCABULARY))
+def test_batches_without_anything_to_predict_have_a_finite_loss_and_rows_of_no_tokens_none(name):
+    torch.manual_seed(0)
+    loss, _ = kinds(16, VOCABULARY)[name]
+    weight, tokens = torch.randn(VOCABULARY, 16), torch.randint(VOCABULARY, (3, 6), dtype=torch.int32)
+    given = {"head_weight": weight, "embedding": weight}
+    for rows, options in ((0, {}), (3, {"labels": torch.full_like(tokens, -100), "num_items": 0}), (3, {})):
+        out = loss(torch.randn(rows, 6, 16, requires_grad=True), tokens[:rows], **given, **options)
+        out.loss.backward()
+        assert out.loss.isfinite()
+        assert all(one.grad is None or one.grad.isfinite().all() for one in loss.parameters())
+    with pytest.raises(ValueError, match="rows of no tokens"):
+        loss(torch.randn(2, 0, 16), tokens[:2, :0], **given)
 
 
 def test_messages_name_the_argument():
@@ -173,3 +205,5 @@ def test_messages_name_the_argument():
         losses.SemanticTubeLoss(True)
     with pytest.raises(ValueError, match=r"^init must be a number or text, not null"):
         losses.FutureSummaryLoss(8, 5, init=None)
+    with pytest.raises(ValueError, match=r"^norm_eps must be a number"):
+        losses.NextLatentLoss(8, norm_eps="small")

@@ -77,7 +77,10 @@ def checksum(n: int = 3, m: int = 2) -> Factor:
     states."""
     for name, value, least in (("n", n, 1), ("m", m, 2)):
         if not least <= value < LARGEST_CHECKSUM or value != int(value):
-            raise ValueError(f"checksum: {name} must be a whole number of at least {least}, not {short(value)}")
+            raise ValueError(
+                f"checksum: {name} must be a whole number of at least {least} and below {LARGEST_CHECKSUM:,}, not "
+                f"{short(value)}"
+            )
     n, m = int(n), int(m)
     if 1 + n * m > LARGEST_CHECKSUM or m > 64:
         raise ValueError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from torch.nn import functional as F
 
 from statewise import losses
 from statewise.losses.sequence_loss import SequenceLoss
+from statewise.runtime.extras import failing_as
+from statewise.runtime.json_files import ANYTHING, Leaf, Shape, read_json
 
 ATTRIBUTE = "statewise_loss"
 """The name of the submodule, and of the entry of the model's configuration that says how to make it again."""
@@ -31,6 +33,9 @@ NAMES = {
     "semantic_tube": "SemanticTubeLoss",
 }
 """The losses by the names of the objectives."""
+FILE = Leaf("the name of a file beside it", lambda value: isinstance(value, str) and Path(value).name == value)
+INDEX: Shape = {"weight_map": {...: FILE}, ...: ANYTHING}
+"""The file that says which file has which weight."""
 Compute = Callable[..., Tensor]
 """(outputs, labels, num_items_in_batch=None) -> the scalar to differentiate."""
 
@@ -44,6 +49,8 @@ def make(model: Any, name: str, settings: Mapping[str, Any]) -> SequenceLoss:
         raise ValueError(
             f'make the loss before PEFT wraps the model, and give its configuration modules_to_save=["{ATTRIBUTE}"]'
         )
+    if not hasattr(model, "get_output_embeddings"):
+        raise ValueError(f"the model must be a causal language model of transformers, not {type(model).__name__}")
     kind: Any = getattr(losses, NAMES[name])
     head = model.get_output_embeddings()
     if head is None or getattr(head, "bias", None) is not None:
@@ -56,6 +63,8 @@ def make(model: Any, name: str, settings: Mapping[str, Any]) -> SequenceLoss:
     try:
         loss: SequenceLoss = kind(**{key: size for key, size in sizes.items() if key in known}, **settings)
     except TypeError as error:
+        if unknown := re.search(r"keyword argument '(\w+)'", str(error)):
+            raise ValueError(f"the loss {name} has no setting {unknown[1]} here") from None
         raise ValueError(f"{name}: {error}") from None
     return loss
 
@@ -83,6 +92,8 @@ def loss_for(model: Any, name: str, *, label_smoothing: float = 0.0, logits: boo
     figures from them, as that of TRL. Raises `ValueError` if the loss does not fit the model, at the first call also if
     the model's logits are not a linear map of its last hidden states.
     """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be at least 0 and at most 1, not {label_smoothing}")
     attach(model, make(model, name, settings), name, settings)
     if not logits and "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise ValueError(f"logits must be true: {type(model).__name__} has no argument logits_to_keep")
@@ -178,6 +189,8 @@ def _compare(hidden: Tensor, weight: Tensor, logits: Tensor) -> None:
     """Raises `ValueError` unless the logits of a row's last position are the head's product with the hidden state."""
     own = F.linear(hidden[:1, -1].to(weight.dtype), weight).float()
     given = logits[:1, -1].float()
+    if not given.isfinite().all():
+        return  # the loss is not finite either, and a trainer says so
     within = 1e-3 if hidden.dtype == logits.dtype == torch.float32 else 0.05  # of the largest logit
     if not torch.allclose(own, given, rtol=0, atol=within * float(given.abs().max())):
         raise ValueError(
@@ -196,12 +209,12 @@ def attach_kept(model: Any, folder: Path) -> SequenceLoss:
         raise ValueError(f"{folder}: the model was saved without a loss of statewise (config.json has no {ATTRIBUTE})")
     name, settings = kept["name"], {key: value for key, value in kept.items() if key != "name"}
     index, prefix = folder / "model.safetensors.index.json", f"{ATTRIBUTE}."
-    parts = json.loads(index.read_text())["weight_map"].values() if index.exists() else ["model.safetensors"]
+    parts = read_json(index, INDEX)["weight_map"].values() if index.exists() else ["model.safetensors"]
     weights = {}
     for part in sorted(set(parts)):
         if not (folder / part).is_file():
             raise ValueError(f"{folder} has no {part}: a loss is read from a folder that save_pretrained wrote")
-        with safe_open(folder / part, "pt") as file:
+        with failing_as(f"{folder / part}: not a file of weights"), safe_open(folder / part, "pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
             weights.update({name[len(prefix) :]: file.get_tensor(name) for name in names})
     try:

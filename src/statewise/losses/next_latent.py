@@ -32,6 +32,7 @@ from statewise.losses.targets import (
 )
 from statewise.losses.vocabulary_head import blockwise_divergence, fits_whole, head_loss, whole_divergence
 from statewise.runtime.bounds import bounded, unset
+from statewise.runtime.messages import short
 
 PARTS = ("latent", "kl", "ce")
 """The losses of each rollout step."""
@@ -253,6 +254,8 @@ class NextLatentLoss(SequenceLoss):
         `ValueError` if they do not fit together."""
         super().__init__()
         self.config: NextLatentConfig = settings(NextLatentConfig, horizon=horizon, init=init, **config)
+        if isinstance(norm_eps, bool) or not isinstance(norm_eps, (int, float)) or not 0 <= norm_eps < 1:
+            raise ValueError(f"norm_eps must be a number of at least 0 and below 1, not {short(norm_eps)}")
         hidden = self.config.hidden_width(width)
         self.dynamics = LatentDynamics(width, width, hidden, self.config.dynamics_norm, init=init, norm_eps=norm_eps)
 

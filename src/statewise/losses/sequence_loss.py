@@ -105,7 +105,7 @@ class SequenceLoss(nn.Module, ABC):
         """The loss of hidden states `hidden` (B, T, D), which the vocabulary head reads, at `tokens` (B, T).
 
         `head_weight` (V, D) is the matrix of the vocabulary head, `embedding` maps token ids to (..., D): a module, a
-        matrix (V, D) or a function. Several documents that share a row are told by `documents` (B, T), counted from 1,
+        matrix (V, D) or a function. Several documents that share a row are told by `documents` (B, T), a number each,
         0 on padding, or by `position_ids` (B, T), which begin anew with each document. `scored` (B, T) bool says which
         tokens are to be predicted (by default all but the first of each document); `labels` (B, T), as transformers
         has them, say the same: those that are -100 are not scored. Labels are not shifted: the label at position t is
@@ -118,11 +118,18 @@ class SequenceLoss(nn.Module, ABC):
         same number of their terms per scored token, as rows of one length have. It is exact for all parts with the
         sums of `terms` over these batches.
 
-        `label_smoothing`, as PyTorch's cross-entropy has it, is for the next token. Raises `ValueError` if shapes do
-        not fit.
+        `label_smoothing`, as PyTorch's cross-entropy has it, is for the next token. Raises `ValueError` if shapes or
+        types do not fit, and if a scored label is another token than the one at its place, as shifted labels are.
         """
         batch = make_batch(hidden, tokens, documents, position_ids, scored, labels)
+        if not isinstance(head_weight, Tensor):
+            raise ValueError(
+                f"head_weight must be the matrix of the vocabulary head, not {type(head_weight).__name__}: give "
+                "model.lm_head.weight"
+            )
         model = GivenVocabulary(head_weight, _embedding(embedding))
+        if not hidden.is_floating_point():
+            raise ValueError(f"hidden must be floating-point numbers, not {hidden.dtype}")
         if head_weight.ndim != 2 or head_weight.shape[1] != hidden.shape[2]:
             raise ValueError(
                 f"head_weight has the shape {tuple(head_weight.shape)}; hidden states of {hidden.shape[2]} features "
@@ -160,7 +167,12 @@ def share_of(counts: Mapping[str, Tensor], num_items: Items | None, scored: Tens
     if num_items is None:
         return counts
     if not isinstance(num_items, Mapping):
-        share = torch.as_tensor(num_items, device=scored.device) / scored.sum().clamp(min=1)
+        if isinstance(num_items, (int, float)) and not num_items >= 0:
+            raise ValueError(f"num_items must be a number of tokens, at least 0, not {num_items}")
+        items = torch.as_tensor(num_items, device=scored.device)
+        if items.numel() != 1:
+            raise ValueError(f"num_items must be one number, not {tuple(items.shape)} numbers")
+        share = torch.where(items > 0, items / scored.sum().clamp(min=1), 1.0).reshape(())
         return {name: count * share for name, count in counts.items()}
     if missing := [name for name in counts if name not in num_items]:
         raise ValueError(f"num_items must have the number of terms of each part; {', '.join(missing)} is missing")
@@ -186,6 +198,11 @@ def make_batch(
             f"hidden has the shape {tuple(hidden.shape)} and tokens {tuple(tokens.shape)}: they must be (B, T, D) and "
             "(B, T)"
         )
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+        raise ValueError(f"tokens must be whole numbers, not {tokens.dtype}")
+    if not tokens.shape[1]:
+        raise ValueError("tokens has the shape " + str(tuple(tokens.shape)) + ": rows of no tokens have no loss")
+    tokens = tokens.long()
     masks = {"documents": documents, "position_ids": position_ids, "scored": scored, "labels": labels}
     for name, mask in masks.items():
         if mask is not None and mask.shape != tokens.shape:
@@ -203,8 +220,21 @@ def make_batch(
     if documents is not None:
         real = documents != 0
         scored &= real
+        documents = _numbered(documents)
         scored[:, 1:] &= documents[:, 1:] == documents[:, :-1]
+    if labels is not None and not torch.compiler.is_compiling() and bool((scored & (labels != tokens)).any()):
+        raise ValueError(
+            "a label is another token than the one at its place: labels are the tokens themselves, not shifted, or "
+            f"{IGNORED} where nothing is scored"
+        )
     return Batch(tokens, scored, real, documents, (1, max(1, tokens.shape[1])))
+
+
+def _numbered(documents: Tensor) -> Tensor:
+    """(B, T) int64: `documents` (B, T), whatever their numbers, counted from 1 in each row; 0 on padding."""
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return begins.cumsum(1).masked_fill(documents == 0, 0)
 
 
 def documents_of(position_ids: Tensor) -> Tensor:

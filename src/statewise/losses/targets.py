@@ -180,7 +180,8 @@ def previous_occurrence(batch: Batch) -> Tensor:
     B, T = batch.tokens.shape
     place = torch.arange(B * T, device=batch.tokens.device)
     documents = (place // T) * (T + 1) + batch.document_ids.flatten()  # numbers of documents are at most T
-    kind = documents * (batch.tokens.max() + 1) + batch.tokens.flatten()
+    largest = batch.tokens.max() if len(place) else 0
+    kind = documents * (largest + 1) + batch.tokens.flatten()
     kind = torch.where(batch.scored.flatten(), kind, -1 - place)
     ordered, order = kind.sort(stable=True)
     before = torch.where(ordered[1:] == ordered[:-1], order[:-1] % T, -1)

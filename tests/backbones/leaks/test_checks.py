@@ -232,7 +232,14 @@ def noise(self, tokens):
     return self.embed(tokens) + self.calls
 
 
+def leaves(self, tokens):
+    raise SystemExit(0)
+
+
 WRONG = {
+    "each time it reads the same tokens": lambda self, tokens: self.embed(tokens) + torch.randn(len(tokens), 1, 1),
+    "it returns whole numbers": lambda self, tokens: self.embed(tokens).long(),
+    "the model ends the program, with exit code 0": leaves,
     "the model computes something else each time": noise,
     "returns numbers that are not finite": lambda self, tokens: self.embed(tokens) / 0,
     "give a model that returns logits or states of every position": lambda self, tokens: self.embed(tokens).mean(1),

@@ -95,27 +95,40 @@ def test_llama_cpp_continues_as_we_do(model, kind, tmp_path, monkeypatch):
     assert apart < BOUNDS[kind]
 
 
-def test_a_model_tuned_by_a_trainer_of_transformers_drafts_there_and_goes_on_here(tmp_path):
+@pytest.mark.parametrize("package", ["transformers", "trl"])
+def test_a_model_tuned_by_other_trainers_drafts_there_and_goes_on_here(package, tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs the extra hf")
     tokenizers = pytest.importorskip("tokenizers")
     pytest.importorskip("accelerate", reason="transformers needs it to train")
+    trainers = pytest.importorskip(package, reason=f"needs pip install {package}")
     import statewise.hf
 
     stories = small_stories(200)
     bpe = tokenizers.ByteLevelBPETokenizer()
     bpe.train_from_iterator([stories], vocab_size=300, show_progress=False, special_tokens=["<end>"])
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<end>")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bpe._tokenizer, eos_token="<end>", pad_token="<end>"
+    )
     sizes = {"vocab_size": 304, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT}
     config = transformers.LlamaConfig(**sizes, bos_token_id=None, eos_token_id=0)
     theirs = transformers.LlamaForCausalLM(config)
-    ids = torch.tensor(tokenizer(stories)["input_ids"])
-    rows = ids[: len(ids) // 48 * 48].view(-1, 48)
     options = {"max_steps": 150, "learning_rate": 3e-3, "per_device_train_batch_size": 16, "report_to": []}
-    settings = transformers.TrainingArguments(str(tmp_path / "run"), use_cpu=True, **options)
-    data = [{"input_ids": row, "labels": row} for row in rows]
+    options |= {"output_dir": str(tmp_path / "run"), "use_cpu": True}
     loss = statewise.hf.loss_for(theirs, "next_latent", horizon=2)
-    trainer = transformers.Trainer(theirs, settings, train_dataset=data, compute_loss_func=loss)
+    if package == "trl":
+        datasets = pytest.importorskip("datasets")
+        settings = trainers.SFTConfig(**options, max_length=48, packing=True, packing_strategy="wrapped", bf16=False)
+        data = datasets.Dataset.from_dict({"text": stories.splitlines()})
+        trainer = trainers.SFTTrainer(
+            theirs, settings, train_dataset=data, processing_class=tokenizer, compute_loss_func=loss
+        )
+    else:
+        ids = torch.tensor(tokenizer(stories)["input_ids"])
+        rows = ids[: len(ids) // 48 * 48].view(-1, 48)
+        data = [{"input_ids": row, "labels": row} for row in rows]
+        settings = trainers.TrainingArguments(**options)
+        trainer = trainers.Trainer(theirs, settings, train_dataset=data, compute_loss_func=loss)
     trainer.train()
     trainer.save_model(str(tmp_path / "tuned"))
     tokenizer.save_pretrained(tmp_path / "tuned")

@@ -212,7 +212,10 @@ class ModuleReader(Reader):
         if "use_cache" in self._names or (self._of_transformers and self._takes_any):
             given["use_cache"] = use_cache
         ids = ((), {"input_ids": tokens}) if "input_ids" in self._names else ((tokens,), {})
-        output = self.network(*ids[0], **ids[1], **given)
+        try:
+            output = self.network(*ids[0], **ids[1], **given)
+        except SystemExit as error:  # it would end the check with its own exit code, which may say that all is well
+            raise RuntimeError(f"the model ends the program, with exit code {error.code}") from None
         for name in ("logits", "last_hidden_state"):
             found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
             if isinstance(found, Tensor):

@@ -83,6 +83,11 @@ class Recorder:
                 f"it returns {shapes} for token ids ({rows}, {columns}): give a model that returns logits or states of "
                 "every position"
             )
+        if any(not (state.is_floating_point() or state.is_complex()) for state in states):
+            raise ValueError(
+                "it returns whole numbers, which small changes may not reach: give a model that returns logits or "
+                "states of every position"
+            )
         calls, self.calls = self.calls, {}
         calls.pop(("", 0), None)
         calls["", 0] = Written("", [], [each[0] for each in found if each is not None], certain=True)

@@ -3,8 +3,9 @@
 What is chosen at a place is what plain `generate` chooses there: the largest score, or for samples the largest ratio of
 probability and exponential noise, by which `torch.multinomial` draws one token. The noise of a place is drawn once and
 shared by draft and check, so drafts are accepted often and never change what is chosen: the rule of
-`decoding.speculative`. Here places are chosen one after the other, because logits processors and stopping criteria of
-transformers may depend on the whole text and on what they were asked before.
+`decoding.speculative`. The places of a pass are chosen together where logits processors read nothing but the scores and
+a text ends by length or an end token alone. Otherwise they are chosen one after the other, because processors and
+stopping criteria of transformers may depend on the whole text and on what they were asked before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.cache_utils import QuantizedCache
 from transformers.generation import GenerateDecoderOnlyOutput, GenerationMode, LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from statewise.backbones.hf.key_values import CACHE
 from statewise.config.recipe import fill
@@ -35,11 +37,15 @@ from statewise.runtime.extras import failing_as
 from statewise.runtime.json_files import ANYTHING, Shape, read_json
 
 DRAFTS = 4
-REPEATABLE = {
+BY_PLACE = {
     *("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper"),
-    *("EpsilonLogitsWarper", "EtaLogitsWarper", "RepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor"),
+    *("EpsilonLogitsWarper", "EtaLogitsWarper", "SuppressTokensLogitsProcessor", "LogitNormalization"),
+}
+"""Logits processors of transformers that read the scores of a place alone, not the text."""
+REPEATABLE = {
+    *BY_PLACE,
+    *("RepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor", "NoBadWordsLogitsProcessor"),
     *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "SequenceBiasLogitsProcessor"),
-    *("NoBadWordsLogitsProcessor", "SuppressTokensLogitsProcessor", "LogitNormalization"),
 }
 """Logits processors of transformers that keep nothing between calls, so that drafts may be chosen with them, too."""
 
@@ -74,48 +80,30 @@ def draft(
     """
     config, returned = generation_config, generation_config.return_dict_in_generate
     _check(model, config, model_kwargs, drafts)
-    choose = _Choices(config.do_sample)
-    repeatable = LogitsProcessorList(one for one in logits_processor if type(one).__name__ in REPEATABLE)
-    ends = any(hasattr(one, "eos_token_id") for one in stopping_criteria)
-    going = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
-    all_scores: list[Tensor] = []
-    all_logits: list[Tensor] = []
-    drafted: list[Tensor] = []
+    kept = _Kept(config, logits_processor, stopping_criteria, len(input_ids))
     source, length = _source(model), _length(model, len(input_ids), drafts)
     began, wanted, most = 0.0, 0, -1
+    drafted: list[Tensor] = []
     with source.watching():
         outputs = model._prefill(input_ids, config, model_kwargs)
     cache = _croppable(model, outputs)
     while True:
-        logits = outputs.logits[:, -len(drafted) - 1 :]
-        for place in range(len(drafted) + 1):
-            own = logits[:, place].to(copy=True, dtype=torch.float32, device=input_ids.device)
-            scores = logits_processor(input_ids, own)
-            token = choose(scores, place)
-            if ends:
-                token = torch.where(going, token, config._pad_token_tensor.to(token))
-            input_ids = torch.cat((input_ids, token[:, None]), dim=1)
-            if streamer is not None:
-                streamer.put(token.cpu())
-            if returned and config.output_scores:
-                all_scores.append(scores)
-            if returned and config.output_logits:
-                all_logits.append(own)
-            going &= ~stopping_criteria(input_ids, tuple(all_scores) or None)
-            if place == len(drafted) or not going.any() or bool((going & (token != drafted[place])).any()):
-                break
-        rejected = len(drafted) - place
+        tokens = kept.next(input_ids, outputs.logits[:, -len(drafted) - 1 :], drafted)
+        input_ids = torch.cat((input_ids, tokens), dim=1)
+        if streamer is not None:
+            for token in tokens.cpu().unbind(1):
+                streamer.put(token)
+        accepted = tokens.shape[1] - 1
+        rejected = len(drafted) - accepted
         cache.crop(-rejected)
-        choose.forget(place + 1)
-        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, num_new_tokens=place + 1)
+        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, num_new_tokens=accepted + 1)
         if most >= 0:
-            length.record(wanted, [most], [place], time.perf_counter() - began)
-        if not going.any():
+            length.record(wanted, [most], [accepted], time.perf_counter() - began)
+        if kept.finished:
             break
         began, wanted = time.perf_counter(), length.next()
         most = min(wanted, config.max_length - input_ids.shape[1] - 1)
-        guesses = source.guesses(cache, rejected, input_ids[:, -1])
-        drafted = _drafted(guesses, input_ids, most, repeatable, choose)
+        drafted = kept.drafted(source.guesses(cache, rejected, input_ids[:, -1]), input_ids, most)
         with source.watching():
             outputs = _read(model, input_ids, drafted, outputs, model_kwargs)
     if streamer is not None:
@@ -123,7 +111,7 @@ def draft(
     if not returned:
         return input_ids
     return GenerateDecoderOnlyOutput(
-        sequences=input_ids, scores=tuple(all_scores) or None, logits=tuple(all_logits) or None, **{CACHE: cache}
+        sequences=input_ids, scores=tuple(kept.scores) or None, logits=tuple(kept.logits) or None, **{CACHE: cache}
     )
 
 
@@ -267,43 +255,104 @@ def _croppable(model: Any, outputs: Any) -> Any:
     return cache
 
 
-class _Choices:
-    """Chooses tokens at places that are counted from the first that is not chosen yet."""
+class _Kept:
+    """Chooses the tokens of each cycle, at places that are counted from the first that is not chosen yet, and keeps
+    what `generate` returns of them."""
 
-    def __init__(self, draws: bool) -> None:
-        self.draws = draws
+    def __init__(self, config: Any, processors: Any, criteria: Any, rows: int) -> None:
+        """`processors` and `criteria` are those that `generate` made from `config`, for so many rows."""
+        self.config, self.processors, self.criteria = config, processors, criteria
+        self.repeatable = LogitsProcessorList(one for one in processors if type(one).__name__ in REPEATABLE)
+        self.ends = any(hasattr(one, "eos_token_id") for one in criteria)
+        self.pad = int(config._pad_token_tensor) if self.ends else 0
+        self.at_once = all(type(one).__name__ in BY_PLACE for one in processors) and all(
+            type(one) is EosTokenCriteria or (type(one) is MaxLengthCriteria and one.max_length == config.max_length)
+            for one in criteria
+        )
+        self.end_tokens = {int(token) for one in criteria for token in getattr(one, "eos_token_id", ())}
+        self.going = [True] * rows
         self.noise: deque[Tensor] = deque()  # (B, V) of each place, drawn in their order as plain `generate` draws
+        self.scores: list[Tensor] = []
+        self.logits: list[Tensor] = []
 
-    def __call__(self, scores: Tensor, place: int) -> Tensor:
-        """The tokens (B,) at a place, by their scores (B, V)."""
-        if not self.draws:
-            return scores.argmax(-1)
-        probabilities = scores.softmax(-1)
-        while len(self.noise) <= place:
-            self.noise.append(torch.empty_like(probabilities).exponential_())
-        return (probabilities / self.noise[place]).argmax(-1)
+    @property
+    def finished(self) -> bool:
+        """Whether every row has ended."""
+        return not any(self.going)
 
-    def forget(self, places: int) -> None:
-        """Drops the first places: they are chosen."""
-        for _ in range(min(places, len(self.noise))):
+    def next(self, text: Tensor, logits: Tensor, drafted: list[Tensor]) -> Tensor:
+        """The tokens (B, n) that follow `text` (B, T), from the logits (B, 1 + m, V) at its end and after each of the m
+        tokens `drafted`: up to the first at which a row that goes on differs from its draft, or all rows have ended."""
+        tokens = (self._together if self.at_once else self._in_turn)(text, logits, drafted)
+        for _ in range(min(tokens.shape[1], len(self.noise))):
             self.noise.popleft()
+        return tokens
 
+    def drafted(self, guesses: Generator[Tensor, Tensor, None], text: Tensor, most: int) -> list[Tensor]:
+        """At most `most` tokens (B,) that may follow `text` (B, T)."""
+        drafted: list[Tensor] = []
+        for place in range(most):
+            try:
+                logits = guesses.send(drafted[-1]) if drafted else next(guesses)
+            except StopIteration:
+                break
+            scores = self.repeatable(text, logits.to(dtype=torch.float32, device=text.device))
+            drafted.append(self._choose(scores[:, None], place)[:, 0])
+            if not self.at_once:
+                text = torch.cat((text, drafted[-1][:, None]), dim=1)
+        guesses.close()
+        return drafted
 
-def _drafted(
-    guesses: Generator[Tensor, Tensor, None], text: Tensor, most: int, processors: Any, choose: _Choices
-) -> list[Tensor]:
-    """At most `most` tokens (B,) that may follow `text` (B, T)."""
-    drafted: list[Tensor] = []
-    for place in range(most):
-        try:
-            logits = guesses.send(drafted[-1]) if drafted else next(guesses)
-        except StopIteration:
-            break
-        scores = processors(text, logits.to(dtype=torch.float32, device=text.device))
-        drafted.append(choose(scores, place))
-        text = torch.cat((text, drafted[-1][:, None]), dim=1)
-    guesses.close()
-    return drafted
+    def _together(self, text: Tensor, logits: Tensor, drafted: list[Tensor]) -> Tensor:
+        """See `next`: all places chosen at once, and one wait for the device."""
+        own = logits.to(copy=True, dtype=torch.float32, device=text.device)
+        scores = self.processors(text, own.flatten(0, 1)).view_as(own) if self.processors else own
+        chosen = self._choose(scores, 0)
+        columns = torch.cat((chosen.T, *(token[None] for token in drafted))).tolist()
+        taken: list[list[int]] = []
+        for place, guessed in enumerate([*columns[chosen.shape[1] :], None]):
+            taken.append([token if goes else self.pad for token, goes in zip(columns[place], self.going)])
+            self._keep(own[:, place], scores[:, place])
+            over = text.shape[1] + len(taken) >= self.config.max_length
+            self.going = [goes and not over and one not in self.end_tokens for one, goes in zip(taken[-1], self.going)]
+            if self.finished or guessed is None:
+                break
+            if any(goes and one != other for one, other, goes in zip(taken[-1], guessed, self.going)):
+                break
+        return torch.tensor(taken, device=text.device).T
+
+    def _in_turn(self, text: Tensor, logits: Tensor, drafted: list[Tensor]) -> Tensor:
+        before = text.shape[1]
+        going = torch.tensor(self.going, device=text.device)
+        for place in range(len(drafted) + 1):
+            own = logits[:, place].to(copy=True, dtype=torch.float32, device=text.device)
+            scores = self.processors(text, own)
+            token = self._choose(scores[:, None], place)[:, 0]
+            if self.ends:
+                token = torch.where(going, token, self.pad)
+            text = torch.cat((text, token[:, None]), dim=1)
+            self._keep(own, scores)
+            going &= ~self.criteria(text, tuple(self.scores) or None)
+            if place == len(drafted) or not going.any() or bool((going & (token != drafted[place])).any()):
+                break
+        self.going = going.tolist()
+        return text[:, before:]
+
+    def _choose(self, scores: Tensor, place: int) -> Tensor:
+        """The tokens (B, n) at `place` and after it, by their scores (B, n, V)."""
+        if not self.config.do_sample:
+            return scores.argmax(-1)
+        probabilities, end = scores.softmax(-1), place + scores.shape[1]
+        while len(self.noise) < end:
+            self.noise.append(torch.empty_like(probabilities[:, 0].contiguous()).exponential_())
+        return (probabilities / torch.stack([self.noise[one] for one in range(place, end)], dim=1)).argmax(-1)
+
+    def _keep(self, logits: Tensor, scores: Tensor) -> None:
+        """Keeps logits and scores (B, V) of a place, if `generate` is to return them."""
+        if self.config.return_dict_in_generate and self.config.output_scores:
+            self.scores.append(scores)
+        if self.config.return_dict_in_generate and self.config.output_logits:
+            self.logits.append(logits)
 
 
 def _read(model: Any, text: Tensor, drafted: list[Tensor], before: Any, given: dict[str, Any]) -> Any:
