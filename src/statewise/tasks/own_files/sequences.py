@@ -36,6 +36,7 @@ from statewise.tasks.base import (
 )
 from statewise.tasks.baselines import accuracies
 from statewise.tasks.own_files.lines import Problems
+from statewise.tasks.own_files.log import EventLog, read_log
 from statewise.tasks.own_files.sequence_files import MISSING, Line, Parsed, SequenceFile, parse_file, unescaped
 
 MOST_FREQUENT = 5
@@ -356,6 +357,26 @@ class Sequences(Task, ComparedBySymbol):
         """Sequences of a file; every symbol must be in the vocabulary."""
         return self._encoded(path, parse_file(path, self.config).lines)[:]
 
+    def log(self, path: Path | None = None) -> EventLog:
+        """The sequences of a file in the task's format as arrays; None: the file of `task.path`. Its symbols are those
+        of the file, which may have symbols that the vocabulary lacks; `encoded` gives the tokens of the model."""
+        return read_log(self.paths[0] if path is None else path, self.config)
+
+    def encoded(self, log: EventLog) -> Encoded:
+        """The tokens of a log, and the event of each. Raises `ValueError` for symbols that are not in the vocabulary
+        and for sequences that are longer than the context."""
+        names = [str(number) for number in log.lines]
+        rows, events = [], []
+        for number in range(len(log)):
+            row = self.vocab.encode(log.sequence(number))
+            if len(row) + 1 > self.context:
+                raise ValueError(
+                    f"line {names[number]}: {len(row) + 1} tokens with the end symbol, but the context is {self.context}"
+                )
+            rows.append(np.append(row, self.end))
+            events.append(np.append(np.arange(log.offsets[number], log.offsets[number + 1]), -1))
+        return Encoded(Ragged.of(rows, log.prompts.tolist(), len(self.vocab)), np.concatenate(events))
+
     # Text
 
     def encode(self, text: str) -> np.ndarray:
@@ -440,6 +461,16 @@ class Sequences(Task, ComparedBySymbol):
         """`exact_match`: the answer and nothing else, end symbol included."""
         right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
         return {"exact_match": float(np.mean(right))}
+
+
+class Encoded(NamedTuple):
+    """The tokens of a log."""
+
+    rows: Ragged
+    """One row for each sequence of the log, in its order."""
+    events: np.ndarray
+    """(tokens,) int64: the event of the log that each of `rows.tokens` belongs to: the symbol itself, and the duration
+    before it if durations are tokens; -1 for end symbols."""
 
 
 class _Lists(NamedTuple):
