@@ -358,6 +358,14 @@ class HasBaselines(ABC):
         """Metrics of each baseline on the examples, named as in evaluations."""
 
 
+class ComparedBySymbol(HasBaselines):
+    """A task of sequences that nobody knows more about: models are judged by what they know beyond baselines."""
+
+    @abstractmethod
+    def baseline_nats(self, examples: Examples) -> dict[str, np.ndarray]:
+        """(n, T) float64: the nats of each scored token, 0 elsewhere, of each baseline with probabilities."""
+
+
 class ConsecutiveRows(ABC):
     """A task whose training rows are consecutive windows of one stream of documents, which rows may cut. Comes before
     `Task` among bases."""

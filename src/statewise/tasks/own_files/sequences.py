@@ -22,8 +22,9 @@ from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded
 from statewise.runtime.json_files import FLAG, POSITIVE, TEXT, Shape
 from statewise.runtime.messages import short
+from statewise.tasks import baselines
 from statewise.tasks.base import (
-    HasBaselines,
+    ComparedBySymbol,
     Kept,
     Task,
     Vocab,
@@ -33,7 +34,7 @@ from statewise.tasks.base import (
     kept_json,
     separated_by,
 )
-from statewise.tasks.baselines import accuracies, baselines
+from statewise.tasks.baselines import accuracies
 from statewise.tasks.own_files.lines import Problems
 from statewise.tasks.own_files.log import EventLog, read_log
 from statewise.tasks.own_files.sequence_files import MISSING, Line, Parsed, SequenceFile, parse_file, unescaped
@@ -188,7 +189,7 @@ KEPT: Shape = {"symbols": [TEXT], "context": POSITIVE, "has_prompts": FLAG, "sha
 """Shape of what a run keeps about its data."""
 
 
-class Sequences(Task, HasBaselines):
+class Sequences(Task, ComparedBySymbol):
     """Sequences of symbols; the vocabulary is the set of symbols in the file."""
 
     Config = SequencesConfig
@@ -199,6 +200,7 @@ class Sequences(Task, HasBaselines):
         self._how: dict[Path, Parsed] = {}
         self._held_out_from = ""
         self._parts: tuple[Ragged, Ragged] | None = None
+        self._predictions: tuple[Examples, dict[str, baselines.Prediction]] | None = None
         if kept is not None:
             facts = kept_json(kept, "sequences.json", KEPT)
             if config.end not in facts["symbols"]:
@@ -310,7 +312,18 @@ class Sequences(Task, HasBaselines):
     @override
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
         """Estimated from the training sequences."""
-        return baselines(self.training(), examples, len(self.vocab), self.end, self.config.end)
+        return baselines.metrics(self._predicted(examples), examples, self.end)
+
+    @override
+    def baseline_nats(self, examples: Examples) -> dict[str, np.ndarray]:
+        return baselines.nats(self._predicted(examples), examples)
+
+    def _predicted(self, examples: Examples) -> dict[str, baselines.Prediction]:
+        """Predictions of the baselines; those of the last examples are kept."""
+        if self._predictions is None or self._predictions[0] is not examples:
+            made = baselines.predictions(self.training(), examples, len(self.vocab), self.end, self.config.end)
+            self._predictions = examples, made
+        return self._predictions[1]
 
     def _encoded(self, path: Path, lines: list[tuple[int, Line]]) -> Ragged:
         problems = Problems(path)
