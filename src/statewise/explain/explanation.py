@@ -23,12 +23,14 @@ from statewise.explain.calibration import (
 from statewise.explain.cases import Cases, own_sequences
 from statewise.explain.process_map import ProcessMap, process_map
 from statewise.explain.states import nearest, plane, states_at
-from statewise.explain.surprise import Reading, likeliest, read
+from statewise.explain.surprise import BLOCK, Reading, likeliest, read
 from statewise.model.model import Model
 from statewise.runtime.progress import announced
 from statewise.tasks.baselines import nats, predictions
 from statewise.tasks.own_files.sequences import Sequences
 
+SHOWN = ("model", "variable order", "longest match", "bigram", "unigram")
+"""The predictors that are drawn by prefix length, in this order."""
 SAMPLES = 1000
 """Default number of sequences sampled from the model."""
 SURPRISING = 10
@@ -157,9 +159,9 @@ def explain(model: Model, num: int | None = None, samples: int = SAMPLES, seed: 
 
     Raises `LacksCapability` if the task is not `sequences`, and `ValueError` if the data are missing or have changed.
     """
-    task = own_sequences(model.task)
     generator = np.random.default_rng(seed)
     with model.asking() as predictor:
+        task = own_sequences(model.task)
         cases = held_out_cases(task, num)
         examples = cases.examples
         reading = read(predictor, examples)
@@ -176,21 +178,227 @@ def explain(model: Model, num: int | None = None, samples: int = SAMPLES, seed: 
         for name, one in made.items():
             right[name] = np.zeros_like(reading.scored)
             right[name][reading.scored] = one.chosen == examples.tokens[reading.scored]
-        every = reading.scored
+        scored = reading.scored
+        by_token = {"model": reading.nats, **baseline_nats}
         return Explanation(
             run="a new model" if model.run is None else str(model.run.folder),
             step=None if model.checkpoint is None else model.checkpoint.step,
             file=task.config.path,
             cases=len(cases),
-            events=int(every.sum()),
+            events=int(scored.sum()),
             verdict=found,
             map_of=of_map,
             process_map=graph,
-            accuracy=by_prefix(every, {name: right[name].astype(float) for name in _shown(right)}),
-            nats=by_prefix(every, {name: {"model": reading.nats, **baseline_nats}[name] for name in _shown({"model": 0, **baseline_nats})}),
-            reliability=reliability(reading.chance[every], right["model"][every]),
+            accuracy=by_prefix(scored, {name: right[name].astype(float) for name in SHOWN if name in right}),
+            nats=by_prefix(scored, {name: by_token[name] for name in SHOWN if name in by_token}),
+            reliability=reliability(reading.chance[scored], right["model"][scored]),
             surprising=surprising_cases(task, predictor, cases, reading),
             states=_states(task, predictor, cases, reading, generator),
             index=_index(task, predictor, cases, generator),
-            notes=_notes(task, cases, len(sampled)),
+            notes=_notes(cases, sampled, graph),
         )
+
+
+def held_out_cases(task: Sequences, num: int | None = None) -> Cases:
+    """The held-out cases of a run's data, the first `num` (None: all). Raises `ValueError` if the data are missing or
+    have changed."""
+    examples = task.held_out(num)
+    log = task.log(task.paths[-1])
+    places: dict[tuple[str, ...], list[int]] = {}
+    for number in range(len(log)):
+        places.setdefault(tuple(log.sequence(number)), []).append(number)
+    numbers, events = [], []
+    for row in range(len(examples)):
+        symbols = task.vocab.decode(examples.tokens[row, : examples.lengths[row] - 1])
+        same = places[tuple(symbols)]
+        number = same.pop(0) if len(same) > 1 else same[0]
+        numbers.append(number)
+        events.append(np.append(np.arange(log.offsets[number], log.offsets[number + 1]), -1))
+    return Cases(log, np.array(numbers, np.int64), examples, events)
+
+
+def cases_of_map(task: Sequences, held_out: Examples) -> tuple[str, Ragged]:
+    """The cases that the process map shows, and which they are in words: all cases of the file where the held-out ones
+    were chosen by their content, since those are no sample of all cases: rare ones are too many among them."""
+    rows = Ragged.unpadded(held_out, len(task.vocab))
+    if task.config.held_out_path is not None:
+        return f"the {len(rows):,} held-out cases", rows
+    both = task.training(), rows
+    every = Ragged(
+        np.concatenate([one.tokens for one in both]),
+        np.concatenate([one.lengths for one in both]),
+        np.concatenate([one.prompt_lengths for one in both]),
+    )
+    return f"all {len(every):,} cases of the file, training and held-out", every
+
+
+def sample(task: Sequences, predictor: Predictor, data: Ragged, count: int, seed: int) -> Ragged:
+    """Sequences that the model generates, each from the first event, or the prompt, of another case of `data`."""
+    rows = np.sort(np.random.default_rng(seed).permutation(len(data))[:count])
+    begun = data[rows]
+    heads = np.maximum(begun.prompt_lengths, 1)
+    cut = dataclasses.replace(begun, prompt_lengths=np.minimum(heads, begun.lengths))
+    decoder = make_decoder("sample", seed=seed)
+    completions = complete(task, predictor, decoder, cut, block=BLOCK)
+    made = [np.concatenate([cut.prompt(row), one.tokens]) for row, one in enumerate(completions)]
+    return Ragged.of(made, cut.prompt_lengths.tolist(), len(task.vocab))
+
+
+def surprising_cases(
+    task: Sequences, predictor: Predictor, cases: Cases, reading: Reading, most: int = SURPRISING
+) -> list[SurprisingCase]:
+    """The different cases with the most surprise beyond what was expected, the greatest first; only cases with more
+    than expected."""
+    examples, names = cases.examples, task.vocab.symbols
+    copies: dict[bytes, list[int]] = {}
+    for row in range(len(cases)):
+        copies.setdefault(examples.tokens[row, : examples.lengths[row]].tobytes(), []).append(row)
+    firsts = np.array([rows[0] for rows in copies.values()])
+    counts = dict(zip(firsts.tolist(), map(len, copies.values())))
+    excess = reading.excess[firsts]
+    shown = []
+    for row in firsts[np.argsort(-excess, kind="stable")][:most].tolist():
+        if reading.excess[row] <= 0:
+            break
+        beyond = np.where(reading.scored[row], reading.nats[row] - reading.entropy[row], -np.inf)
+        column, length = int(beyond.argmax()), int(examples.lengths[row])
+        first = max(0, min(column - SHOWN_EVENTS // 2, length - SHOWN_EVENTS))
+        last = min(length, first + SHOWN_EVENTS)
+        events = [
+            Event(
+                names[int(examples.tokens[row, at])],
+                float(reading.nats[row, at]) if reading.scored[row, at] else None,
+                float(reading.entropy[row, at]) if reading.scored[row, at] else None,
+            )
+            for at in range(first, last)
+        ]
+        expected = [
+            (names[token], chance)
+            for token, chance in likeliest(predictor, examples, row, column, EXPECTED + 1)
+            if token != examples.tokens[row, column]
+        ]
+        shown.append(
+            SurprisingCase(
+                cases.name(row),
+                events,
+                first,
+                length - last,
+                column - first,
+                expected[:EXPECTED],
+                float(np.exp(-reading.nats[row, column])),
+                float(reading.nats[row].sum()),
+                float(reading.entropy[row].sum()),
+                counts[row],
+            )
+        )
+    return shown
+
+
+def _states(
+    task: Sequences, predictor: Predictor, cases: Cases, reading: Reading, generator: np.random.Generator
+) -> States:
+    """A sample of positions, except those after the end symbol."""
+    examples = cases.examples
+    inner = np.arange(examples.tokens.shape[1]) < examples.lengths[:, None] - 1
+    rows, columns = np.nonzero(inner)
+    chosen = np.sort(generator.permutation(len(rows))[:STATES])
+    rows, columns = rows[chosen], columns[chosen]
+    found = plane(states_at(predictor, examples, np.stack([rows, columns], axis=1)))
+    names = task.vocab.symbols
+    after = reading.scored[rows, columns + 1]
+    surprise = [float(value) if there else None for value, there in zip(reading.nats[rows, columns + 1], after)]
+    colourings = [
+        categories("next event", [names[token] for token in examples.tokens[rows, columns + 1].tolist()]),
+        categories("last event", [names[token] for token in examples.tokens[rows, columns].tolist()]),
+        Colouring("events so far", "numbers", (columns + 1.0).tolist(), []),
+        Colouring("surprise of the next event", "numbers", surprise, []),
+    ]
+    events = np.array([cases.events[row][column] for row, column in zip(rows.tolist(), columns.tolist())])
+    table = cases.log.table
+    for column in announced(table.names[:MOST_COLUMNS], "columns", min(len(table.names), MOST_COLUMNS)):
+        values = table.column(column)
+        colourings.append(coloured(column, [values[record] for record in cases.log.rows[events].tolist()]))
+    return States(
+        np.round(found.places, 4).tolist(),
+        found.shares,
+        rows.tolist(),
+        (columns + 1).tolist(),
+        [cases.name(row) for row in rows.tolist()],
+        colourings,
+    )
+
+
+def coloured(name: str, texts: Sequence[str]) -> Colouring:
+    """A column of the user's file: as numbers if all values that are not empty are finite numbers and there are more
+    than `CATEGORIES` different ones."""
+    numbers: list[float | None] = []
+    for text in texts:
+        try:
+            number = float(text) if text.strip() else None
+        except ValueError:
+            return categories(name, texts)
+        if number is not None and not np.isfinite(number):
+            return categories(name, texts)
+        numbers.append(number)
+    if len({number for number in numbers if number is not None}) <= CATEGORIES:
+        return categories(name, texts)
+    return Colouring(name, "numbers", numbers, [])
+
+
+def categories(name: str, texts: Sequence[str]) -> Colouring:
+    """Texts by value, the most frequent first; an empty one is no value."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        if text:
+            counts[text] = counts.get(text, 0) + 1
+    ranked = sorted(counts, key=lambda text: -counts[text])
+    labels = ranked if len(ranked) <= CATEGORIES + 1 else ranked[:CATEGORIES]
+    number = {label: float(place) for place, label in enumerate(labels)}
+    rest = float(len(labels))
+    more = [f"{len(ranked) - len(labels):,} others"] if len(labels) < len(ranked) else []
+    return Colouring(name, "categories", [number.get(text, rest) if text else None for text in texts], labels + more)
+
+
+def _index(task: Sequences, predictor: Predictor, cases: Cases, generator: np.random.Generator) -> Index:
+    """A sample of cases and the nearest of them to each, by the state after the last event."""
+    examples = cases.examples
+    rows = np.sort(generator.permutation(len(cases))[:INDEXED])
+    columns = np.maximum(examples.lengths[rows] - 2, 0)
+    states = states_at(predictor, examples, np.stack([rows, columns], axis=1))
+    order, distances = nearest(states, NEAREST)
+    sequences = [
+        [task.vocab.symbols[token] for token in examples.tokens[row, max(0, end - SHOWN_EVENTS) : end].tolist()]
+        for row, end in zip(rows.tolist(), (columns + 1).tolist())
+    ]
+    return Index([cases.name(row) for row in rows.tolist()], sequences, order.tolist(), np.round(distances, 4).tolist())
+
+
+def _notes(cases: Cases, sampled: Ragged, graph: ProcessMap) -> list[str]:
+    """What the reader of the page must know of how it was made."""
+    notes = []
+    if len(cases) > INDEXED:
+        notes.append(f"The index of similar cases holds {INDEXED:,} of {len(cases):,} cases, drawn at random.")
+    if len(cases.log.table.names) > MOST_COLUMNS:
+        notes.append(
+            f"States can be coloured by the first {MOST_COLUMNS} of {len(cases.log.table.names):,} columns of the file."
+        )
+    if not graph.compared:
+        notes.append("The process map compares no edge: too few cases have the same event.")
+    if len(cases.log.unfinished) and (cut := int(cases.log.unfinished[cases.numbers].sum())):
+        notes.append(f"{cut:,} of {len(cases):,} cases are cut off at the end of the log; their end is not scored.")
+    return notes
+
+
+def as_json(explanation: Explanation) -> dict[str, Any]:
+    """The figures as JSON values, without NaN."""
+    return _plain(dataclasses.asdict(explanation))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, (float, np.floating)):
+        return float(value) if np.isfinite(value) else None
+    return value

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-GAP, LAYER = 26.0, 64.0
+GAP, LAYER = 20.0, 46.0
 """Pixels between the nodes of a layer, and between two layers, for the labels of edges."""
 SWEEPS = 24
 """Rounds that order and straighten the layers."""
@@ -44,8 +44,8 @@ def layout(
 ) -> Layout:
     """Places nodes of `sizes` (width, height in pixels) and edges between them, at least one node.
 
-    `rank`: where a node tends to stand in a case; edges to a smaller rank go upwards. `weights`: how frequent each edge
-    is; those of frequent edges are straighter. `use_dot`: whether `dot` is used if it is installed.
+    `rank`: where a node tends to stand in a case, which decides where the edges do not. `weights`: how frequent each edge
+    is; few frequent ones go upwards, and they are straighter. `use_dot`: whether `dot` is used if it is installed.
     """
     program = shutil.which("dot") if use_dot else None
     if program is not None:
@@ -53,6 +53,41 @@ def layout(
         if made is not None:
             return made
     return _by_layers(sizes, edges, rank, weights)
+
+
+def downwards(
+    count: int, edges: Sequence[tuple[int, int]], rank: Sequence[float], weights: Sequence[float]
+) -> list[int]:
+    """An order of the nodes in which edges of little weight lead backwards (Eades, Lin and Smyth 1993, A fast and
+    effective heuristic for the feedback arc set problem)."""
+    out: list[dict[int, float]] = [{} for _ in range(count)]
+    into: list[dict[int, float]] = [{} for _ in range(count)]
+    for (source, target), weight in zip(edges, weights):
+        if source != target:
+            out[source][target] = into[target][source] = weight + 1e-9
+    left, first, last = set(range(count)), list[int](), list[int]()
+
+    def take(node: int) -> None:
+        left.remove(node)
+        for other in out[node]:
+            into[other].pop(node, None)
+        for other in into[node]:
+            out[other].pop(node, None)
+
+    while left:
+        sinks = [node for node in left if not out[node]]
+        sources = [node for node in left if not into[node]]
+        if sinks:
+            node = max(sinks, key=lambda one: (rank[one], one))
+            last.append(node)
+        elif sources:
+            node = min(sources, key=lambda one: (rank[one], one))
+            first.append(node)
+        else:
+            node = max(left, key=lambda one: (sum(out[one].values()) - sum(into[one].values()), -rank[one], -one))
+            first.append(node)
+        take(node)
+    return first + last[::-1]
 
 
 # dot
@@ -66,38 +101,38 @@ def _by_dot(
     weights: Sequence[float],
 ) -> Layout | None:
     """The layout of `dot`; None if it fails or takes too long. Nodes go by number: no name of a user reaches it."""
-    heaviest = max(weights, default=1.0) or 1.0
-    order = sorted(range(len(sizes)), key=lambda node: rank[node])  # dot breaks cycles by the order of its input
-    lines = [
+    heaviest, order = max(weights, default=1.0) or 1.0, downwards(len(sizes), edges, rank, weights)
+    nodes = [
         f"n{node} [width={sizes[node][0] / 72:.3f} height={sizes[node][1] / 72:.3f}];"  # inches
-        for node in order
+        for node in order  # dot breaks cycles by the order of its input
     ]
-    lines += [
-        f"n{source} -> n{target} [weight={1 + round(9 * weight / heaviest)} id={place}];"
-        for place, ((source, target), weight) in sorted(
-            enumerate(zip(edges, weights)), key=lambda one: rank[one[1][0][0]]
-        )
+    links = [
+        f"n{source} -> n{target} [weight={1 + round(9 * weight / heaviest)}];"
+        for (source, target), weight in sorted(zip(edges, weights), key=lambda one: order.index(one[0][0]))
     ]
-    placed = sorted(range(len(edges)), key=lambda place: rank[edges[place][0]])
-    text = (
-        f"digraph {{ graph [nodesep={GAP / 72:.3f} ranksep={LAYER / 72:.3f}]; "
-        "node [shape=box fixedsize=true label=\"\"]; " + "\n".join(lines) + "}"
+    text = "\n".join(
+        [
+            "digraph {",
+            f"graph [nodesep={GAP / 72:.3f} ranksep={LAYER / 72:.3f}];",
+            'node [shape=box fixedsize=true label=""]; edge [arrowhead=none];',
+            *nodes,
+            *links,
+            "}",
+        ]
     )
     try:
         done = subprocess.run(
             [program, "-Tplain"], input=text, capture_output=True, text=True, timeout=DOT_SECONDS, check=True
         )
-        return _of_plain(done.stdout, len(sizes), len(edges), edges, placed)
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return of_plain(done.stdout, len(sizes), edges)
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError):
         return None
 
 
-def _of_plain(
-    text: str, nodes: int, count: int, edges: Sequence[tuple[int, int]], placed: Sequence[int]
-) -> Layout:
-    """Reads dot's format `plain`, in inches, y upwards. Raises `ValueError` or `IndexError` if it is not that."""
+def of_plain(text: str, nodes: int, edges: Sequence[tuple[int, int]]) -> Layout:
+    """Reads dot's format `plain`, in inches, y upwards. Raises `ValueError` or `LookupError` if it is not that."""
     places: list[tuple[float, float]] = [(np.nan, np.nan)] * nodes
-    found: dict[tuple[int, int], list[list[tuple[float, float]]]] = {}
+    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
     width = height = 0.0
     for line in text.replace("\\\n", "").splitlines():
         kind, *words = line.split()
@@ -106,13 +141,12 @@ def _of_plain(
         elif kind == "node":
             places[int(words[0][1:])] = (72 * float(words[1]), height - 72 * float(words[2]))
         elif kind == "edge":
-            ends, points = (int(words[0][1:]), int(words[1][1:])), int(words[2])
-            numbers = [72 * float(word) for word in words[3 : 3 + 2 * points]]
-            found.setdefault(ends, []).append([(x, height - y) for x, y in zip(numbers[::2], numbers[1::2])])
-    paths = [found[edge][0] for edge in edges]
-    if np.isnan(places).any() or len(paths) != count or len(placed) != count:
+            numbers = [72 * float(word) for word in words[3 : 3 + 2 * int(words[2])]]
+            points = [(x, height - y) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
+            found[int(words[0][1:]), int(words[1][1:])] = points
+    if np.isnan(places).any():
         raise ValueError("dot has left out a node")
-    return Layout(width, height, places, paths, "dot")
+    return Layout(width, height, places, [found[edge] for edge in edges], "dot")
 
 
 # Layers
@@ -124,7 +158,7 @@ def _by_layers(
     rank: Sequence[float],
     weights: Sequence[float],
 ) -> Layout:
-    order = sorted(range(len(sizes)), key=lambda node: (rank[node], node))
+    order = downwards(len(sizes), edges, rank, weights)
     position = {node: place for place, node in enumerate(order)}
     down = [(min(edge, key=position.__getitem__), max(edge, key=position.__getitem__)) for edge in edges]
     layer = _layers(order, down)

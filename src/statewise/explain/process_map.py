@@ -36,6 +36,8 @@ class Node:
     """How often it occurs in the data."""
     model: int
     """How often it occurs in the model's samples."""
+    position: float
+    """Mean number of events before it in its case, in the data, or in the samples if only they have it."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ def process_map(data: Ragged, model: Ragged, names: Sequence[str], end: int) -> 
     used = np.union1d(source, target)
     number = {int(token): place for place, token in enumerate(used)}
     occurrences = [_occurrences(side, size) for side in (data, model)]
+    positions = np.where(occurrences[0] > 0, _positions(data, size), _positions(model, size))
     order = np.lexsort((pairs, -times[1], -times[0]))
 
     def share_of(side: int, row: int) -> float | None:
@@ -141,6 +144,7 @@ def process_map(data: Ragged, model: Ragged, names: Sequence[str], end: int) -> 
                 "start" if token == size - 1 else "end" if token == end else "event",
                 int(occurrences[0][token]),
                 int(occurrences[1][token]),
+                float(positions[token]),
             )
             for token in used.tolist()
         ],
@@ -166,6 +170,13 @@ def process_map(data: Ragged, model: Ragged, names: Sequence[str], end: int) -> 
 def _occurrences(sequences: Ragged, size: int) -> np.ndarray:
     """(size,) occurrences of each token, and at last of the start."""
     return np.append(np.bincount(sequences.tokens, minlength=size - 1), len(sequences))
+
+
+def _positions(sequences: Ragged, size: int) -> np.ndarray:
+    """(size,) mean place of each token in its sequence, counted from 0; -1 for the start and what does not occur."""
+    counts = np.bincount(sequences.tokens, minlength=size)
+    sums = np.bincount(sequences.tokens, sequences.columns(), minlength=size)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), -1.0)
 
 
 def _counts(sequences: Ragged, size: int) -> _Counts:
@@ -203,7 +214,7 @@ MOST_EDGES = 60
 
 def frequent(graph: ProcessMap) -> list[int]:
     """Numbers of the edges to draw: the fewest that cover `COVERED` of the transitions of data and samples, at most
-    `MOST_EDGES`, and the edges that differ."""
+    `MOST_EDGES`; the edges that differ; and of each node that is drawn, the most frequent edges to it and from it."""
     totals = [max(1, sum(getattr(edge, side) for edge in graph.edges)) for side in ("data", "model")]
     weights = np.array([edge.data / totals[0] + edge.model / totals[1] for edge in graph.edges])
     order = np.argsort(-weights, kind="stable")
@@ -211,4 +222,13 @@ def frequent(graph: ProcessMap) -> list[int]:
     count = min(MOST_EDGES, int(np.searchsorted(reached, COVERED * weights.sum())) + 1)
     chosen = set(order[:count].tolist())
     marked = [place for place in order.tolist() if graph.edges[place].differs and place not in chosen]
-    return sorted(chosen | set(marked[:MOST_EDGES]))
+    chosen |= set(marked[:MOST_EDGES])
+    drawn = {node for place in chosen for node in (graph.edges[place].source, graph.edges[place].target)}
+    for end in ("source", "target"):
+        best: dict[int, int] = {}
+        for place in order.tolist():
+            edge = graph.edges[place]
+            if edge.source != edge.target and {edge.source, edge.target} <= drawn:
+                best.setdefault(getattr(edge, end), place)
+        chosen |= set(best.values())
+    return sorted(chosen)
