@@ -29,14 +29,16 @@ from statewise.runtime.progress import announced
 from statewise.tasks.baselines import nats, predictions
 from statewise.tasks.own_files.sequences import Sequences
 
-SHOWN = ("model", "variable order", "longest match", "bigram", "unigram")
-"""The predictors that are drawn by prefix length, in this order."""
+SHOWN = ("model", "variable order", "longest match", "bigram")
+"""The predictors that are drawn by prefix length, in this order; the unigram, far above, would flatten them."""
 SAMPLES = 1000
 """Default number of sequences sampled from the model."""
 SURPRISING = 10
 """Cases that are shown."""
 EXPECTED = 3
 """Events that the model expected instead, at most so many."""
+LEAST_EXPECTED = 0.01
+"""Least probability of an event that is named as expected, but for the likeliest."""
 SHOWN_EVENTS = 60
 """Events of a case that are shown, around the one that surprises."""
 STATES = 2000
@@ -247,8 +249,7 @@ def sample(task: Sequences, predictor: Predictor, data: Ragged, count: int, seed
 def surprising_cases(
     task: Sequences, predictor: Predictor, cases: Cases, reading: Reading, most: int = SURPRISING
 ) -> list[SurprisingCase]:
-    """The different cases with the most surprise beyond what was expected, the greatest first; only cases with more
-    than expected."""
+    """The different cases with the most surprise beyond what was expected, the greatest first."""
     examples, names = cases.examples, task.vocab.symbols
     copies: dict[bytes, list[int]] = {}
     for row in range(len(cases)):
@@ -258,8 +259,6 @@ def surprising_cases(
     excess = reading.excess[firsts]
     shown = []
     for row in firsts[np.argsort(-excess, kind="stable")][:most].tolist():
-        if reading.excess[row] <= 0:
-            break
         beyond = np.where(reading.scored[row], reading.nats[row] - reading.entropy[row], -np.inf)
         column, length = int(beyond.argmax()), int(examples.lengths[row])
         first = max(0, min(column - SHOWN_EVENTS // 2, length - SHOWN_EVENTS))
@@ -272,11 +271,12 @@ def surprising_cases(
             )
             for at in range(first, last)
         ]
-        expected = [
+        others = [
             (names[token], chance)
             for token, chance in likeliest(predictor, examples, row, column, EXPECTED + 1)
             if token != examples.tokens[row, column]
         ]
+        expected = [one for place, one in enumerate(others[:EXPECTED]) if not place or one[1] >= LEAST_EXPECTED]
         shown.append(
             SurprisingCase(
                 cases.name(row),
@@ -284,7 +284,7 @@ def surprising_cases(
                 first,
                 length - last,
                 column - first,
-                expected[:EXPECTED],
+                expected,
                 float(np.exp(-reading.nats[row, column])),
                 float(reading.nats[row].sum()),
                 float(reading.entropy[row].sum()),

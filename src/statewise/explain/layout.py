@@ -15,7 +15,9 @@ GAP, LAYER = 20.0, 46.0
 """Pixels between the nodes of a layer, and between two layers, for the labels of edges."""
 SWEEPS = 24
 """Rounds that order and straighten the layers."""
-THIN = 10.0
+LOOP = 30.0
+"""Pixels from a node to where its loop turns."""
+THIN = 12.0
 """Width of the place that an edge takes in a layer that it passes."""
 DOT_SECONDS = 20
 """Time that `dot` may take; beyond it, our own layout is used."""
@@ -166,7 +168,8 @@ def _by_layers(
     columns: list[list[int]] = [[] for _ in range(max(layer) + 1)]
     for node in order:
         columns[layer[node]].append(node)
-    widths = [width for width, _ in sizes]
+    looped = {source for source, target in edges if source == target}
+    widths = [width + 2 * LOOP * (node in looped) for node, (width, _) in enumerate(sizes)]
     links: list[tuple[int, int, float]] = []
     chains: list[list[int]] = []
     for (source, target), weight in zip(down, weights):
@@ -182,10 +185,9 @@ def _by_layers(
     columns = _ordered(columns, links, len(widths))
     x = _straightened(columns, links, widths)
     heights = [max((sizes[node][1] for node in column if node < len(sizes)), default=0.0) for column in columns]
-    loops = [node for node, (source, target) in zip([edge[0] for edge in edges], edges) if source == target]
     y = np.cumsum([0.0, *(height + LAYER for height in heights)])[:-1] + np.array(heights) / 2
     left = min(x[node] - widths[node] / 2 for node in range(len(widths)))
-    right = max(x[node] + widths[node] / 2 + 30 * (node in loops) for node in range(len(widths)))
+    right = max(x[node] + widths[node] / 2 for node in range(len(widths)))
     at_layer = {node: number for number, column in enumerate(columns) for node in column}
     places = [(float(x[node] - left), float(y[at_layer[node]])) for node in range(len(widths))]
     both = set(edges)
@@ -321,4 +323,4 @@ def _curve(
 def _loop(place: tuple[float, float], size: tuple[float, float]) -> list[tuple[float, float]]:
     """A loop at the right side of a node."""
     x, y = place[0] + size[0] / 2, place[1]
-    return [(x, y - 6), (x + 26, y - 18), (x + 26, y + 18), (x, y + 6)]
+    return [(x, y - 6), (x + LOOP, y - 18), (x + LOOP, y + 18), (x, y + 6)]

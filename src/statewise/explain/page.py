@@ -423,14 +423,13 @@ def _calibration(made: Explanation) -> str:
 
 
 def _surprising(made: Explanation) -> str:
-    if not made.surprising:
-        cases = "<p>No case surprises the model more than it expects.</p>"
-    else:
-        cases = "".join(map(_case, made.surprising))
+    more = sum(one.nats > one.expected_nats for one in made.surprising)
+    some = "All" if more == len(made.surprising) else "None" if not more else f"{more:,}"
     return (
         '<h2 id="surprising">The most surprising cases</h2>'
-        "<p>Cases with the most nats beyond what the model expected of its own uncertainty. The darker an event, the "
-        "more it surprises; the framed one surprises most. Dashed events are not scored.</p>" + cases
+        "<p>Cases with the most nats beyond what the model expects, given how unsure it is. The darker an event, the "
+        f"more it surprises; the framed one surprises most. Dashed events are not scored. {some} of these "
+        f"{len(made.surprising):,} cases surprise more than expected.</p>{''.join(map(_case, made.surprising))}"
     )
 
 
@@ -454,7 +453,7 @@ def _case(one: SurprisingCase) -> str:
 
 
 def _chance(value: float) -> str:
-    return percent(value) if value >= 0.001 else f"{value:.0e}"
+    return percent(value) if value >= 0.01 else f"{100 * value:.2g}%" if value >= 1e-6 else "less than 0.0001%"
 
 
 def _of_states(made: Explanation) -> dict[str, str]:

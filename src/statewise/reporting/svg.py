@@ -5,8 +5,9 @@ bright or dark screen. For panels of few lines; `plots` draws the others.
 from __future__ import annotations
 
 import html
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from statewise.reporting.figures import Curve, Panel
 
@@ -69,8 +70,8 @@ def panel_svg(panel: Panel, name: str) -> str:
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{html.escape(panel.x_title)}</text>')
-    for place, curve in enumerate(curves):
-        parts.append(_curve(curve, *_look(curve, place), x_of, y_of))
+    for curve, (colour, dash) in zip(curves, _looks(curves)):
+        parts.append(_curve(curve, colour, dash, x_of, y_of))
     return (
         f'<svg class="panel" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(name)}">'
         f"{''.join(parts)}</svg>"
@@ -80,8 +81,8 @@ def panel_svg(panel: Panel, name: str) -> str:
 def panel_keys(panel: Panel) -> str:
     """The names of a panel's curves with their lines, as an element of a page."""
     keys = []
-    for place, curve in enumerate([curve for curve in panel.curves if curve.x]):
-        colour, dash = _look(curve, place)
+    curves = [curve for curve in panel.curves if curve.x]
+    for curve, (colour, dash) in zip(curves, _looks(curves)):
         line = (
             f'<svg viewBox="0 0 26 8" aria-hidden="true"><line x1="0" x2="26" y1="4" y2="4" stroke-width="2.5" '
             f'stroke="{colour}" stroke-dasharray="{dash}"/></svg>'
@@ -90,15 +91,15 @@ def panel_keys(panel: Panel) -> str:
     return f'<p class="keys">{"".join(keys)}</p>'
 
 
-def _look(curve: Curve, place: int) -> tuple[str, str]:
-    if curve.role == "control":
-        return "var(--soft)", "3 4"
-    return LINES[place % len(LINES)], DASHES[place % len(DASHES)]
+def _looks(curves: Sequence[Curve]) -> list[tuple[str, str]]:
+    """Colour and dashes of each curve; controls are grey."""
+    lines = itertools.cycle(zip(LINES, DASHES))
+    return [("var(--soft)", "3 4") if curve.role == "control" else next(lines) for curve in curves]
 
 
-def _curve(curve: Curve, colour: str, dash: str, x_of: object, y_of: object) -> str:
-    assert callable(x_of)
-    assert callable(y_of)
+def _curve(
+    curve: Curve, colour: str, dash: str, x_of: Callable[[float], float], y_of: Callable[[float], float]
+) -> str:
     points = [(x_of(x), y_of(y), x, y) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
     parts = []
     if curve.band:
