@@ -230,13 +230,13 @@ def _sentence(
     bigram, unigram = by_name["bigram"], by_name["unigram"]
     side = "better" if bigram.difference < 0 else "worse"
     copies = f", {different:,} of them different" if different < total else ""
-    where = f"{loss:.3f} nats a symbol on {counted(total, 'held-out case')}{copies}"
+    where = f"{loss:.3f} nats a symbol on {counted(total, 'case')}{copies}"
     if learned == "unknown":
         return f"{counted(different, 'different case')} cannot show what the model has learned: {where}."
     if learned == "nothing":
         return f"The model has learned less than {NAMES['unigram']}: it is {_by(unigram)} worse ({where})."
     if learned == "frequencies":
-        return f"The model knows no more than {NAMES['unigram']}, and nor do other baselines ({where})."
+        return f"The model predicts about as well as {NAMES['unigram']} alone, as every other baseline does ({where})."
     if learned == "less":
         return f"The model has learned less than {_named(worse.baseline)}: it is {_by(worse)} worse ({where})."
     if learned == "last event":
