@@ -108,14 +108,13 @@ def slow_tried(training, longest, every_so_many):
     unigram = slow_unigram(training)
     for prompt, tokens in unique[every_so_many - 1 :: every_so_many]:
         for place in range(max(1, prompt), len(tokens)):
-            weight = copies[prompt, tokens]
             chosen, length = slow_longest_match(known, list(tokens), place, longest, first_best(unigram))
             group = min(bound for bound in (0, 1, 2, 3, 4, 8, 16, 32) if bound >= length)
-            every[group] += weight
-            right[group] += weight * (chosen == tokens[place])
+            every[group] += 1
+            right[group] += chosen == tokens[place]
             for depth in range(1, 17):
                 chance = slow_variable_order(known, depth, unigram)(list(tokens[:place]))[tokens[place]]
-                lost[depth] -= weight * math.log(chance)
+                lost[depth] -= math.log(chance)
 
     def share(length):
         group = min(bound for bound in (0, 1, 2, 3, 4, 8, 16, 32) if bound >= length)

@@ -162,17 +162,14 @@ def _tried(unique: Ragged, copies: np.ndarray, unigram: np.ndarray) -> tuple[np.
     some &= np.cumsum(np.where(some, unique.lengths, 0)) <= MOST_TRIED
     right, every, depth = np.zeros(len(BINS)), np.zeros(len(BINS)), 1
     if some.any():
-        known, examples, weights = _chosen(unique, ~some), unique[some], copies[some]
+        known, examples = _chosen(unique, ~some), unique[some]  # each once: a frequent case must not decide alone
         rows, columns = np.nonzero(scored_tokens(examples))
         matched, lengths = _longest_match(known, copies[~some], examples, vocabulary, common)
+        bins = np.searchsorted(BINS, lengths)
         hits = matched == examples.tokens[rows, columns]
-        right, every = (
-            np.bincount(np.searchsorted(BINS, lengths), weights=weights[rows] * what, minlength=len(BINS))
-            for what in (hits, np.ones(len(hits)))
-        )
+        right, every = (np.bincount(bins, weights=what, minlength=len(BINS)) for what in (hits, np.ones(len(hits))))
         orders = variable_order(_places(known, copies[~some]), _asked(examples, rows, columns), unigram)
-        losses = [-(weights[rows] * np.log(one.probabilities)).sum() for one in orders[1:]]
-        depth = 1 + int(np.argmin(losses))
+        depth = 1 + int(np.argmin([-np.log(one.probabilities).sum() for one in orders[1:]]))
     shares: np.ndarray = (right + 1) / (every + 2)
     return shares[np.searchsorted(BINS, np.arange(BINS[-1] + 1))], depth
 
