@@ -172,7 +172,7 @@ def explain(model: Model, num: int | None = None, samples: int = SAMPLES, seed: 
         made = predictions(task.training(), examples, len(task.vocab), task.end, task.config.end)
         baseline_nats = nats(made, examples)
         curve = learning_curve([] if model.run is None else model.run.metrics())
-        found = verdict(reading.nats, reading.scored, baseline_nats, curve)
+        found = verdict(examples, reading.nats, reading.scored, baseline_nats, curve)
         of_map, data = cases_of_map(task, examples)
         sampled = sample(task, predictor, data, min(samples, len(data)), seed)
         graph = process_map(data, sampled, task.vocab.symbols, task.end)

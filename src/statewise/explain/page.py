@@ -132,7 +132,7 @@ def _origin(made: Explanation) -> str:
 def _comparisons(made: Explanation) -> str:
     rows = "".join(
         f"<tr><td>{_text(one.baseline)}</td><td>{one.nats:.3f}</td><td>{one.difference:+.3f}</td>"
-        f"<td>{one.low:+.3f} to {one.high:+.3f}</td></tr>"
+        f"<td>{_interval(one.low, one.high)}</td></tr>"
         for one in made.verdict.comparisons
     )
     return (
@@ -140,6 +140,10 @@ def _comparisons(made: Explanation) -> str:
         f"<th>95% interval</th></tr></thead><tbody><tr><td>model</td><td>{made.verdict.loss:.3f}</td><td></td><td></td>"
         f"</tr>{rows}</tbody></table></div>"
     )
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "too few cases" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
 
 
 # The process map
