@@ -255,10 +255,12 @@ def _sentence(
 def _advice(learned: Learned, curve: Curve, best: Comparison) -> str:
     if learned == "unknown":
         return f"Hold out at least {FEW} different cases, with --task.held_out_share."
-    fell = f"the loss still fell by {curve.gain:.3f} nats over the last half of the {curve.step} steps"
     if curve.falls == "falling":
         assert curve.step is not None
-        return f"{fell[0].upper()}{fell[1:]}: train 4 times as long, with --trainer.steps {4 * curve.step}."
+        return (
+            f"The loss still fell by {curve.gain:.3f} nats over the last half of the {curve.step} steps: train 4 times as "
+            f"long, with --trainer.steps {4 * curve.step}."
+        )
     if curve.falls == "rising":
         return (
             f"The held-out loss rose by {curve.gain:.3f} nats after step {curve.best_step}, as it does if training "
