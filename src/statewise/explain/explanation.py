@@ -25,8 +25,10 @@ from statewise.explain.process_map import ProcessMap, process_map
 from statewise.explain.states import nearest, plane, states_at
 from statewise.explain.surprise import BLOCK, Reading, likeliest, read
 from statewise.model.model import Model
+from statewise.model.recipes import explaining_missing_capability
 from statewise.runtime.progress import announced
 from statewise.tasks.baselines import nats, predictions
+from statewise.tasks.own_files.log import EventLog
 from statewise.tasks.own_files.sequences import Sequences
 
 SHOWN = ("model", "variable order", "longest match", "bigram")
@@ -217,6 +219,27 @@ def held_out_cases(task: Sequences, num: int | None = None) -> Cases:
         numbers.append(number)
         events.append(np.append(np.arange(log.offsets[number], log.offsets[number + 1]), -1))
     return Cases(log, np.array(numbers, np.int64), examples, events)
+
+
+def held_out_log(model: Model) -> EventLog:
+    """The held-out cases of a model of the user's own sequences, as a log. Raises `LacksCapability` if the task is not
+    `sequences`."""
+    with explaining_missing_capability():
+        cases = held_out_cases(own_sequences(model.task))
+    log, numbers = cases.log, cases.numbers
+    lengths = np.diff(log.offsets)[numbers]
+    events = np.concatenate([np.arange(log.offsets[number], log.offsets[number + 1]) for number in numbers.tolist()])
+    return dataclasses.replace(
+        log,
+        codes=log.codes[events],
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        rows=log.rows[events],
+        lines=log.lines[numbers],
+        prompts=log.prompts[numbers],
+        times=None if log.times is None else log.times[events],
+        cases=None if log.cases is None else [log.cases[number] for number in numbers.tolist()],
+        unfinished=log.unfinished[numbers],
+    )
 
 
 def cases_of_map(task: Sequences, held_out: Examples) -> tuple[str, Ragged]:
