@@ -24,7 +24,7 @@ from statewise.reporting.figures import STYLE
 from statewise.reporting.svg import SVG_STYLE, panel_keys, panel_svg
 from statewise.runtime.durable import write_all
 from statewise.runtime.json_files import json_bytes
-from statewise.runtime.messages import percent
+from statewise.runtime.messages import cut, percent
 from statewise.runtime.overwriting import check_files, claimed_files, json_with
 
 FILES = ("index.html", "explanation.json")
@@ -35,6 +35,10 @@ CHARACTER = 6.8
 """Pixels that a character takes, generously."""
 MOST_ALL = 200
 """Most edges of the map of all edges."""
+MOST_LISTED = 15
+"""Most edges in the table of those that differ."""
+LONGEST_NAME = 80
+"""Characters of an event's name outside of the map."""
 WIDE = 700
 """Maps that are wider in pixels stand below each other."""
 HOT = 5.0
@@ -115,13 +119,19 @@ def _text(text: str) -> str:
     return html.escape(text)
 
 
+def _named(name: str) -> str:
+    """The name of an event as markup, cut if it is long."""
+    return _text(cut(name, LONGEST_NAME))
+
+
 def _for_script(made: Explanation) -> dict[str, Any]:
     """What the script draws: events are numbers of a list of names."""
     content = as_json(made)
     events = list(dict.fromkeys(name for sequence in made.index.sequences for name in sequence))
     number = {name: place for place, name in enumerate(events)}
     sequences = [[number[name] for name in sequence] for sequence in made.index.sequences]
-    return {"states": content["states"], "index": {**content["index"], "sequences": sequences}, "events": events}
+    shown = [cut(name, LONGEST_NAME) for name in events]
+    return {"states": content["states"], "index": {**content["index"], "sequences": sequences}, "events": shown}
 
 
 def _origin(made: Explanation) -> str:
@@ -203,15 +213,19 @@ def _hidden(graph: ProcessMap, shown: Sequence[int]) -> str:
 
 
 def _edges(graph: ProcessMap, edges: Sequence[Edge]) -> str:
+    """A table of the edges that differ, those with the largest difference first."""
+    ranked = sorted(edges, key=lambda edge: -abs((edge.model_share or 0.0) - (edge.data_share or 0.0)))
     rows = "".join(
-        f"<tr><td>{_text(graph.nodes[edge.source].name)}</td><td>{_text(graph.nodes[edge.target].name)}</td>"
+        f"<tr><td>{_named(graph.nodes[edge.source].name)}</td><td>{_named(graph.nodes[edge.target].name)}</td>"
         f'<td class="number">{percent(edge.data_share or 0.0)}</td><td class="number"><b class="{_way(edge)}">'
         f"{percent(edge.model_share or 0.0)}</b></td></tr>"
-        for edge in edges
+        for edge in ranked[:MOST_LISTED]
     )
+    rest = len(edges) - MOST_LISTED
+    more = f'<p class="note">{rest:,} more are in explanation.json.</p>' if rest > 0 else ""
     return (
         '<h3>Edges that differ</h3><div class="scroll"><table class="edges"><thead><tr><th>after</th><th>comes</th>'
-        f"<th>data</th><th>model</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<th>data</th><th>model</th></tr></thead><tbody>{rows}</tbody></table></div>{more}"
     )
 
 
@@ -439,19 +453,19 @@ def _surprising(made: Explanation) -> str:
 
 def _case(one: SurprisingCase) -> str:
     happened = one.events[one.place].name
-    expected = ", ".join(f"<b>{_text(name)}</b> ({_chance(chance)})" for name, chance in one.expected)
+    expected = ", ".join(f"<b>{_named(name)}</b> ({_chance(chance)})" for name, chance in one.expected)
     items = [f'<li class="cut">{one.before:,} events before</li>'] if one.before else []
     for place, event in enumerate(one.events):
         here = "here" if place == one.place else "given" if event.nats is None else ""
         tip = "not scored" if event.nats is None else f"{event.nats:.2f} nats, expected {event.expected_nats:.2f}"
         heat = min(1.0, (event.nats or 0.0) / HOT)
-        items.append(f'<li class="{here}" style="--w:{heat:.2f}" title="{tip}">{_text(event.name)}</li>')
+        items.append(f'<li class="{here}" style="--w:{heat:.2f}" title="{tip}">{_named(event.name)}</li>')
     if one.after:
         items.append(f'<li class="cut">{one.after:,} events after</li>')
     copies = f", {one.copies:,} cases alike" if one.copies > 1 else ""
     return (
-        f'<div class="case"><h3>{_text(one.name)}</h3><p class="note">{one.nats:.1f} nats, {one.expected_nats:.1f} '
-        f"expected{copies}</p><p><b>{_text(happened)}</b> came, to which the model gave {_chance(one.chance)}. Expected "
+        f'<div class="case"><h3>{_named(one.name)}</h3><p class="note">{one.nats:.1f} nats, {one.expected_nats:.1f} '
+        f"expected{copies}</p><p><b>{_named(happened)}</b> came, to which the model gave {_chance(one.chance)}. Expected "
         f'instead: {expected or "nothing else"}.</p><ol class="events">{"".join(items)}</ol></div>'
     )
 

@@ -208,13 +208,15 @@ def _counts(sequences: Ragged, size: int) -> _Counts:
 
 COVERED = 0.95
 """Share of all transitions that the frequent edges cover."""
-MOST_EDGES = 60
+MOST_EDGES = 45
 """Most edges of the map of frequent ones."""
+MOST_MARKED = 15
+"""Most edges that are added to them since they differ."""
 
 
 def frequent(graph: ProcessMap) -> list[int]:
     """Numbers of the edges to draw: the fewest that cover `COVERED` of the transitions of data and samples, at most
-    `MOST_EDGES`; the edges that differ; and of each node that is drawn, the most frequent edges to it and from it."""
+    `MOST_EDGES`; the most frequent that differ, `MOST_MARKED` of the others; and of each node that is drawn, the most frequent edges to it and from it."""
     totals = [max(1, sum(getattr(edge, side) for edge in graph.edges)) for side in ("data", "model")]
     weights = np.array([edge.data / totals[0] + edge.model / totals[1] for edge in graph.edges])
     order = np.argsort(-weights, kind="stable")
@@ -222,7 +224,7 @@ def frequent(graph: ProcessMap) -> list[int]:
     count = min(MOST_EDGES, int(np.searchsorted(reached, COVERED * weights.sum())) + 1)
     chosen = set(order[:count].tolist())
     marked = [place for place in order.tolist() if graph.edges[place].differs and place not in chosen]
-    chosen |= set(marked[:MOST_EDGES])
+    chosen |= set(marked[:MOST_MARKED])
     drawn = {node for place in chosen for node in (graph.edges[place].source, graph.edges[place].target)}
     for end in ("source", "target"):
         best: dict[int, int] = {}
