@@ -110,6 +110,7 @@ def _score_file(options: argparse.Namespace) -> int:
 
 def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -> int:
     """Scores, prints, keeps a report in the run, and writes the `files` of events and cases."""
+    from statewise.explain.cases import own_sequences
     from statewise.explain.scoring import (
         cases_csv,
         compare,
@@ -125,8 +126,7 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
 
     model = load_model(options.run, options.checkpoint, options.device)
     with shown_progress():
-        one = _read(model, path)
-        scored = score(model, one)
+        scored = score(model, own_sequences(model.task).log(path))
         lines = sentences(scored, str(path))
         content: dict[str, Any] = _summary(scored, path)
         if options.against is not None:
@@ -157,18 +157,13 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
     return 0
 
 
-def _read(model: Model, path: Path) -> Any:
-    from statewise.explain.cases import own_sequences
-
-    return own_sequences(model.task).log(path)
-
-
 def _against(model: Model, named: str) -> Scored:
     """The file that another is compared with, scored."""
-    from statewise.explain.explanation import held_out_log
+    from statewise.explain.cases import held_out_log, own_sequences
     from statewise.explain.scoring import score
 
-    return score(model, held_out_log(model) if named == HELD_OUT else _read(model, Path(named)))
+    task = own_sequences(model.task)
+    return score(model, held_out_log(task) if named == HELD_OUT else task.log(Path(named)))
 
 
 def _summary(scored: Scored, path: Path) -> dict[str, Any]:

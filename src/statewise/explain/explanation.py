@@ -20,15 +20,13 @@ from statewise.explain.calibration import (
     by_prefix,
     reliability,
 )
-from statewise.explain.cases import Cases, own_sequences
+from statewise.explain.cases import Cases, held_out_cases, is_gap, own_sequences, without_gaps
 from statewise.explain.process_map import ProcessMap, process_map
 from statewise.explain.states import nearest, plane, states_at
 from statewise.explain.surprise import BLOCK, Reading, likeliest, read
 from statewise.model.model import Model
-from statewise.model.recipes import explaining_missing_capability
 from statewise.runtime.progress import announced
 from statewise.tasks.baselines import nats, predictions
-from statewise.tasks.own_files.log import EventLog
 from statewise.tasks.own_files.sequences import Sequences
 
 SHOWN = ("model", "variable order", "longest match", "bigram")
@@ -177,7 +175,7 @@ def explain(model: Model, num: int | None = None, samples: int = SAMPLES, seed: 
         found = verdict(examples, reading.nats, reading.scored, baseline_nats, curve)
         of_map, data = cases_of_map(task, examples)
         sampled = sample(task, predictor, data, min(samples, len(data)), seed)
-        graph = process_map(data, sampled, task.vocab.symbols, task.end)
+        graph = process_map(without_gaps(task, data), without_gaps(task, sampled), task.vocab.symbols, task.end)
         right = {"model": reading.chosen == examples.tokens}
         for name, one in made.items():
             right[name] = np.zeros_like(reading.scored)
@@ -203,50 +201,11 @@ def explain(model: Model, num: int | None = None, samples: int = SAMPLES, seed: 
         )
 
 
-def held_out_cases(task: Sequences, num: int | None = None) -> Cases:
-    """The held-out cases of a run's data, the first `num` (None: all). Raises `ValueError` if the data are missing or
-    have changed."""
-    examples = task.held_out(num)
-    log = task.log(task.paths[-1])
-    places: dict[tuple[str, ...], list[int]] = {}
-    for number in range(len(log)):
-        places.setdefault(tuple(log.sequence(number)), []).append(number)
-    numbers, events = [], []
-    for row in range(len(examples)):
-        symbols = task.vocab.decode(examples.tokens[row, : examples.lengths[row] - 1])
-        same = places[tuple(symbols)]
-        number = same.pop(0) if len(same) > 1 else same[0]
-        numbers.append(number)
-        events.append(np.append(np.arange(log.offsets[number], log.offsets[number + 1]), -1))
-    return Cases(log, np.array(numbers, np.int64), examples, events)
-
-
-def held_out_log(model: Model) -> EventLog:
-    """The held-out cases of a model of the user's own sequences, as a log. Raises `LacksCapability` if the task is not
-    `sequences`."""
-    with explaining_missing_capability():
-        cases = held_out_cases(own_sequences(model.task))
-    log, numbers = cases.log, cases.numbers
-    lengths = np.diff(log.offsets)[numbers]
-    events = np.concatenate([np.arange(log.offsets[number], log.offsets[number + 1]) for number in numbers.tolist()])
-    return dataclasses.replace(
-        log,
-        codes=log.codes[events],
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        rows=log.rows[events],
-        lines=log.lines[numbers],
-        prompts=log.prompts[numbers],
-        times=None if log.times is None else log.times[events],
-        cases=None if log.cases is None else [log.cases[number] for number in numbers.tolist()],
-        unfinished=log.unfinished[numbers],
-    )
-
-
 def cases_of_map(task: Sequences, held_out: Examples) -> tuple[str, Ragged]:
     """The cases that the process map shows, and which they are in words: all cases of the file where the held-out ones
     were chosen by their content, since those are no sample of all cases: rare ones are too many among them."""
     rows = Ragged.unpadded(held_out, len(task.vocab))
-    if task.config.held_out_path is not None:
+    if task.config.held_out_path is not None or task.config.split != "sequence":
         return f"the {len(rows):,} held-out cases", rows
     both = task.training(), rows
     every = Ragged(
@@ -254,7 +213,7 @@ def cases_of_map(task: Sequences, held_out: Examples) -> tuple[str, Ragged]:
         np.concatenate([one.lengths for one in both]),
         np.concatenate([one.prompt_lengths for one in both]),
     )
-    return f"all {len(every):,} cases of the file, training and held-out", every
+    return f"the {len(every):,} cases of the file, training and held-out", every
 
 
 def sample(task: Sequences, predictor: Predictor, data: Ragged, count: int, seed: int) -> Ragged:
@@ -320,9 +279,10 @@ def surprising_cases(
 def _states(
     task: Sequences, predictor: Predictor, cases: Cases, reading: Reading, generator: np.random.Generator
 ) -> States:
-    """A sample of positions, except those after the end symbol."""
+    """A sample of the positions after events that are not the last token of their case."""
     examples = cases.examples
     inner = np.arange(examples.tokens.shape[1]) < examples.lengths[:, None] - 1
+    inner &= ~is_gap(task, examples.tokens)
     rows, columns = np.nonzero(inner)
     chosen = np.sort(generator.permutation(len(rows))[:STATES])
     rows, columns = rows[chosen], columns[chosen]
@@ -333,22 +293,36 @@ def _states(
     colourings = [
         categories("next event", [names[token] for token in examples.tokens[rows, columns + 1].tolist()]),
         categories("last event", [names[token] for token in examples.tokens[rows, columns].tolist()]),
-        Colouring("events so far", "numbers", (columns + 1.0).tolist(), []),
+        Colouring("events so far", "numbers", (cases.events[rows, columns] - cases.log.offsets[rows] + 1.0).tolist(), []),
         Colouring("surprise of the next event", "numbers", surprise, []),
     ]
-    events = np.array([cases.events[row][column] for row, column in zip(rows.tolist(), columns.tolist())])
-    table = cases.log.table
-    for column in announced(table.names[:MOST_COLUMNS], "columns", min(len(table.names), MOST_COLUMNS)):
-        values = table.column(column)
-        colourings.append(coloured(column, [values[record] for record in cases.log.rows[events].tolist()]))
+    events = cases.events[rows, columns]
+    colourings += [coloured(name, texts) for name, texts in columns_of(cases, events).items()]
+    so_far = events - cases.log.offsets[rows] + 1
     return States(
         np.round(found.places, 4).tolist(),
         found.shares,
         rows.tolist(),
-        (columns + 1).tolist(),
+        so_far.tolist(),
         [cases.name(row) for row in rows.tolist()],
         colourings,
     )
+
+
+def columns_of(cases: Cases, events: np.ndarray) -> dict[str, list[str]]:
+    """The first `MOST_COLUMNS` columns of the file at events of its log, (m,) int64, read in one pass."""
+    table, records = cases.log.table, cases.log.rows[events]
+    names = table.names[:MOST_COLUMNS]
+    if not names:
+        return {}
+    wanted: dict[int, list[str]] = dict.fromkeys(records.tolist(), [])
+    last = max(wanted)
+    for number, record in enumerate(announced(table.records(), "rows of the file", last + 1)):
+        if number in wanted:
+            wanted[number] = record
+        if number >= last:
+            break
+    return {name: [wanted[record][place] for record in records.tolist()] for place, name in enumerate(names)}
 
 
 def coloured(name: str, texts: Sequence[str]) -> Colouring:
@@ -386,7 +360,8 @@ def _index(task: Sequences, predictor: Predictor, cases: Cases, generator: np.ra
     """A sample of cases and the nearest of them to each, by the state after the last event."""
     examples = cases.examples
     rows = np.sort(generator.permutation(len(cases))[:INDEXED])
-    columns = np.maximum(examples.lengths[rows] - 2, 0)
+    ended = examples.tokens[rows, examples.lengths[rows] - 1] == task.end
+    columns = np.maximum(examples.lengths[rows] - 1 - ended, 0)
     states = states_at(predictor, examples, np.stack([rows, columns], axis=1))
     order, distances = nearest(states, NEAREST)
     sequences = [
@@ -407,7 +382,7 @@ def _notes(cases: Cases, sampled: Ragged, graph: ProcessMap) -> list[str]:
         )
     if not graph.compared:
         notes.append("The process map compares no edge: too few cases have the same event.")
-    if len(cases.log.unfinished) and (cut := int(cases.log.unfinished[cases.numbers].sum())):
+    if cut := int(cases.log.unfinished.sum()):
         notes.append(f"{cut:,} of {len(cases):,} cases are cut off at the end of the log; their end is not scored.")
     return notes
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from statewise.explain.cases import own_sequences
+from statewise.explain.cases import case_name, is_gap, own_sequences, with_events
 from statewise.explain.surprise import Drift, drift, drift_sentence, read
 from statewise.model.model import Model
 from statewise.runtime.messages import counted, short
+from statewise.tasks.own_files.gaps import gap_symbols
 from statewise.tasks.own_files.log import EventLog
 from statewise.tasks.own_files.sequences import Sequences
 
@@ -121,6 +122,8 @@ def score(model: Model, log: EventLog) -> Scored:
         cut, kept, notes = _readable(task, log)
         encoded = task.encoded(cut)
         rows = encoded.rows
+        if not len(rows.tokens):
+            raise ValueError("the model knows none of the symbols with which these cases begin")
         reading = read(predictor, rows[:])
     E, N = len(log.codes), len(log)
     surprise, expected, chance = np.full(E, np.nan), np.full(E, np.nan), np.full(E, np.nan)
@@ -137,14 +140,14 @@ def score(model: Model, log: EventLog) -> Scored:
     surprise[event], expected[event] = 0.0, 0.0
     np.add.at(surprise, event, nats[here])
     np.add.at(expected, event, entropy[here])
-    chance[event] = reading.chance[row, column][here]
-    names = np.array(task.vocab.symbols, object)
-    likeliest[event] = names[reading.chosen[row, column][here]]
-    ending = scored & ~symbol & ~cut.unfinished[row]
+    named = here & ~is_gap(task, rows.tokens)
+    event = kept[encoded.events[named]]
+    chance[event] = reading.chance[row, column][named]
+    likeliest[event] = np.array(task.vocab.symbols, object)[reading.chosen[row, column][named]]
+    ending = scored & ~symbol
     ends[row[ending]], expected_ends[row[ending]] = nats[ending], entropy[ending]
-    place = np.arange(E) - np.repeat(log.offsets[:-1], np.diff(log.offsets))
     silent = (notes == "") & ~np.isfinite(surprise)
-    of_prompt = place < np.repeat(log.prompts, np.diff(log.offsets))
+    of_prompt = _places(log) < np.repeat(log.prompts, log.lengths)
     notes[silent & of_prompt], notes[silent & ~of_prompt] = PROMPT, FIRST
     return Scored(log, surprise, expected, likeliest, chance, notes, ends, expected_ends)
 
@@ -152,29 +155,35 @@ def score(model: Model, log: EventLog) -> Scored:
 def _readable(task: Sequences, log: EventLog) -> tuple[EventLog, np.ndarray, np.ndarray]:
     """The log as far as the model can read it; (E',) the events of the whole log that are in it; and (E,) notes on why
     others are not."""
-    known = np.array([symbol in task.vocab.ids and symbol != task.config.end for symbol in log.symbols], bool)
-    lengths = np.diff(log.offsets)
+    gaps = set(gap_symbols(task.config.gaps))
+    readable = set(task.vocab.ids) - gaps - {task.config.end}
+    known = np.array([symbol in readable for symbol in log.symbols], bool)
+    lengths = log.lengths
     case = np.repeat(np.arange(len(log)), lengths)
-    place = np.arange(len(log.codes)) - np.repeat(log.offsets[:-1], lengths)
-    unknown = ~known[log.codes] if len(known) else np.zeros(0, bool)
+    place = _places(log)
+    unknown = ~known[log.codes]
     # How many unknown symbols stand before each event, in its case.
     before = np.cumsum(unknown) - unknown
-    after = before - np.repeat(before[log.offsets[:-1][lengths > 0]], lengths[lengths > 0]) > 0
-    beyond = place >= task.context - 1
+    after = before > np.repeat(before[log.offsets[:-1][lengths > 0]], lengths[lengths > 0])
+    tokens = place + 1
+    if gaps:  # each event after the first that is not of the prompt has one before it
+        tokens = tokens + np.maximum(place - np.repeat(log.prompts, lengths), 0)
+    beyond = tokens >= task.context
     notes = np.full(len(log.codes), "", object)
     notes[beyond], notes[after], notes[unknown & ~after & ~beyond] = BEYOND, AFTER_UNKNOWN, UNKNOWN
     kept = np.flatnonzero(notes == "")
     counts = np.bincount(case[kept], minlength=len(log))
     cut = dataclasses.replace(
-        log,
-        codes=log.codes[kept],
-        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        rows=log.rows[kept],
-        times=None if log.times is None else log.times[kept],
+        with_events(log, kept, counts),
         prompts=np.minimum(log.prompts, counts),
         unfinished=log.unfinished | (counts < lengths),
     )
     return cut, kept, notes
+
+
+def _places(log: EventLog) -> np.ndarray:
+    """(E,) the place of each event in its case, from 0."""
+    return np.arange(len(log.codes)) - np.repeat(log.offsets[:-1], log.lengths)
 
 
 def _sums(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -218,11 +227,6 @@ def _by_symbol(scored: Scored) -> dict[str, tuple[int, float]]:
 
 
 # What users see
-
-
-def case_name(log: EventLog, number: int) -> str:
-    """The name of a case in the user's file; without one, the line where it begins."""
-    return f"line {log.lines[number]}" if log.cases is None else log.cases[number]
 
 
 def sentences(scored: Scored, file: str) -> list[str]:
@@ -271,8 +275,8 @@ def events_csv(scored: Scored) -> Iterator[str]:
     yield _line([*own, *(f"model_{name}" if name in own else name for name in EVENT_COLUMNS)])
     order = np.argsort(log.rows, kind="stable")
     bounds = np.searchsorted(log.rows[order], np.arange(log.rows.max(initial=-1) + 2))
-    case = np.repeat(np.arange(len(log)), np.diff(log.offsets))
-    places = (np.arange(len(log.codes)) - np.repeat(log.offsets[:-1], np.diff(log.offsets)) + 1).tolist()
+    case = np.repeat(np.arange(len(log)), log.lengths)
+    places = (_places(log) + 1).tolist()
 
     def added(event: int) -> list[Any]:
         likely = scored.likeliest[event]
