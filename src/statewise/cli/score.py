@@ -111,15 +111,7 @@ def _score_file(options: argparse.Namespace) -> int:
 def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -> int:
     """Scores, prints, keeps a report in the run, and writes the `files` of events and cases."""
     from statewise.explain.cases import own_sequences
-    from statewise.explain.scoring import (
-        cases_csv,
-        compare,
-        drift_lines,
-        events_csv,
-        most_surprising,
-        score,
-        sentences,
-    )
+    from statewise.explain.scoring import cases_csv, compare, drift_lines, events_csv, most_surprising, score, sentences
     from statewise.model.model import load_model
     from statewise.run import report_of
     from statewise.runtime.durable import replacing

@@ -258,8 +258,8 @@ def _advice(learned: Learned, curve: Curve, best: Comparison) -> str:
     if curve.falls == "falling":
         assert curve.step is not None
         return (
-            f"The loss still fell by {curve.gain:.3f} nats over the last half of the {curve.step} steps: train 4 times as "
-            f"long, with --trainer.steps {4 * curve.step}."
+            f"The loss still fell by {curve.gain:.3f} nats over the last half of the {curve.step} steps: train 4 times "
+            f"as long, with --trainer.steps {4 * curve.step}."
         )
     if curve.falls == "rising":
         return (

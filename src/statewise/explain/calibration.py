@@ -34,7 +34,7 @@ class Reliability:
     bins: list[Bin]
     """Those with predictions."""
     error: float
-    """Expected calibration error: the mean distance of `chance` and `right`, weighted by count (Guo and others 2017)."""
+    """Expected calibration error: the mean distance of `chance` and `right`, weighted by count (Guo et al. 2017)."""
     sureness: float
     """Mean probability of the most likely event minus the share that is right: above 0, the model is too sure."""
 

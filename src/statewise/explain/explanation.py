@@ -14,12 +14,7 @@ from statewise.decoding import make_decoder
 from statewise.decoding.predictor import Predictor
 from statewise.evaluation.evaluate import complete
 from statewise.evaluation.verdict import Verdict, learning_curve, verdict
-from statewise.explain.calibration import (
-    ByPrefix,
-    Reliability,
-    by_prefix,
-    reliability,
-)
+from statewise.explain.calibration import ByPrefix, Reliability, by_prefix, reliability
 from statewise.explain.cases import Cases, held_out_cases, is_gap, own_sequences, without_gaps
 from statewise.explain.process_map import ProcessMap, process_map
 from statewise.explain.states import nearest, plane, states_at
@@ -288,17 +283,17 @@ def _states(
     rows, columns = rows[chosen], columns[chosen]
     found = plane(states_at(predictor, examples, np.stack([rows, columns], axis=1)))
     names = task.vocab.symbols
+    events = cases.events[rows, columns]
+    so_far = events - cases.log.offsets[rows] + 1
     after = reading.scored[rows, columns + 1]
     surprise = [float(value) if there else None for value, there in zip(reading.nats[rows, columns + 1], after)]
     colourings = [
         categories("next event", [names[token] for token in examples.tokens[rows, columns + 1].tolist()]),
         categories("last event", [names[token] for token in examples.tokens[rows, columns].tolist()]),
-        Colouring("events so far", "numbers", (cases.events[rows, columns] - cases.log.offsets[rows] + 1.0).tolist(), []),
+        Colouring("events so far", "numbers", so_far.astype(float).tolist(), []),
         Colouring("surprise of the next event", "numbers", surprise, []),
     ]
-    events = cases.events[rows, columns]
     colourings += [coloured(name, texts) for name, texts in columns_of(cases, events).items()]
-    so_far = events - cases.log.offsets[rows] + 1
     return States(
         np.round(found.places, 4).tolist(),
         found.shares,
@@ -315,7 +310,7 @@ def columns_of(cases: Cases, events: np.ndarray) -> dict[str, list[str]]:
     names = table.names[:MOST_COLUMNS]
     if not names:
         return {}
-    wanted: dict[int, list[str]] = dict.fromkeys(records.tolist(), [])
+    wanted: dict[int, list[str]] = {number: [] for number in records.tolist()}
     last = max(wanted)
     for number, record in enumerate(announced(table.records(), "rows of the file", last + 1)):
         if number in wanted:

@@ -4,6 +4,7 @@ a layered layout of ours (Sugiyama, Tagawa and Toda 1981).
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -46,8 +47,8 @@ def layout(
 ) -> Layout:
     """Places nodes of `sizes` (width, height in pixels) and edges between them, at least one node.
 
-    `rank`: where a node tends to stand in a case, which decides where the edges do not. `weights`: how frequent each edge
-    is; few frequent ones go upwards, and they are straighter. `use_dot`: whether `dot` is used if it is installed.
+    `rank`: where a node tends to stand in a case, which decides where the edges do not. `weights`: how frequent each
+    edge is; few frequent ones go upwards, and they are straighter. `use_dot`: whether `dot` is used if it is installed.
     """
     program = shutil.which("dot") if use_dot else None
     if program is not None:
@@ -180,7 +181,7 @@ def _by_layers(
             widths.append(THIN)
         if source != target:
             chain.append(target)
-            links += [(one, other, weight) for one, other in zip(chain, chain[1:])]
+            links += [(one, other, weight) for one, other in itertools.pairwise(chain)]
         chains.append(chain)
     columns = _ordered(columns, links, len(widths))
     x = _straightened(columns, links, widths)
@@ -236,8 +237,7 @@ def _ordered(columns: list[list[int]], links: Sequence[tuple[int, int, float]], 
         columns = list(columns)
         for at in range(len(columns))[::way]:
             columns[at] = sorted(
-                columns[at],
-                key=lambda node: float(np.mean([place[one] for one in neighbours[node]] or [place[node]])),
+                columns[at], key=lambda node: float(np.mean([place[one] for one in neighbours[node]] or [place[node]]))
             )
             number(columns[at])
         crossings = _crossings(columns, links)
@@ -300,7 +300,8 @@ def _spaced(wanted: np.ndarray, widths: np.ndarray) -> np.ndarray:
         blocks.append([value, 1.0])
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
             mean, count = blocks.pop()
-            blocks[-1] = [(blocks[-1][0] * blocks[-1][1] + mean * count) / (blocks[-1][1] + count), blocks[-1][1] + count]
+            total = blocks[-1][1] + count
+            blocks[-1] = [(blocks[-1][0] * blocks[-1][1] + mean * count) / total, total]
     return before + np.repeat([mean for mean, _ in blocks], [int(count) for _, count in blocks])
 
 
@@ -314,7 +315,7 @@ def _curve(
     points[0] = (points[0][0], points[0][1] + sizes[first][1] / 2)
     points[-1] = (points[-1][0], points[-1][1] - sizes[last][1] / 2)
     path = [points[0]]
-    for (x0, y0), (x1, y1) in zip(points, points[1:]):
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
         middle = (y0 + y1) / 2
         path += [(x0, middle), (x1, middle), (x1, y1)]
     return path

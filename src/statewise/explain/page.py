@@ -19,7 +19,7 @@ from typing import Any
 from statewise.explain.calibration import prefix_panel, reliability_panel
 from statewise.explain.explanation import Explanation, SurprisingCase, as_json
 from statewise.explain.layout import Layout, layout
-from statewise.explain.process_map import COVERED, LEVEL, Edge, ProcessMap, frequent
+from statewise.explain.process_map import LEVEL, Edge, ProcessMap, frequent
 from statewise.reporting.figures import STYLE
 from statewise.reporting.svg import SVG_STYLE, panel_keys, panel_svg
 from statewise.runtime.durable import write_all
@@ -166,9 +166,9 @@ def _map(made: Explanation) -> str:
     differing = [edge for edge in graph.edges if edge.differs]
     parts = [
         '<h2 id="map">Process map</h2>',
-        f"<p>Which event directly follows which, in {_text(made.map_of)}, and in {graph.model_cases:,} sequences that the "
-        "model generated, each from the first event of a case, so that the edges of the start are alike. A number on an "
-        "edge is the share of times that this event comes next.</p>",
+        f"<p>Which event directly follows which, in {_text(made.map_of)}, and in {graph.model_cases:,} sequences that "
+        "the model generated, each from the first event of a case, so that the edges of the start are alike. A number "
+        "on an edge is the share of times that this event comes next.</p>",
         '<p class="note"><span class="key more"><i></i>the model does this too often</span><span class="key less"><i>'
         "</i>the model does this too rarely</span></p>",
         f"<p>{_text(_differences(graph, len(differing)))}</p>",
@@ -203,11 +203,7 @@ def _hidden(graph: ProcessMap, shown: Sequence[int]) -> str:
     left_out = len(graph.nodes) - len(nodes)
     others = f" and {left_out:,} of {len(graph.nodes):,} nodes" if left_out else ""
     return (
-        f"{len(graph.edges) - len(shown):,} of {len(graph.edges):,} edges{others} are hidden: rare ones, without which "
-        f"the map still has {percent(covered)} of all transitions of the data (at least {percent(COVERED)}, or the most "
-        "frequent edges if there are too many)."
-        if covered >= COVERED
-        else f"{len(graph.edges) - len(shown):,} of {len(graph.edges):,} edges{others} are hidden: rare ones. Those that "
+        f"{len(graph.edges) - len(shown):,} of {len(graph.edges):,} edges{others} are hidden, the rare ones. Those that "
         f"are shown have {percent(covered)} of all transitions of the data."
     )
 
@@ -239,13 +235,12 @@ def _maps(graph: ProcessMap, shown: Sequence[int]) -> str:
     used = sorted({node for edge in edges for node in (edge.source, edge.target)})
     number = {node: place for place, node in enumerate(used)}
     names = {node: wrapped(graph.nodes[node].name) for node in used}
-    sizes = [
-        (max(46.0, CHARACTER * max(map(_width, names[node])) + 14), 15.0 * len(names[node]) + 22) for node in used
-    ]
+    sizes = [(max(46.0, CHARACTER * max(map(_width, names[node])) + 14), 15.0 * len(names[node]) + 22) for node in used]
     ends = [(number[edge.source], number[edge.target]) for edge in edges]
     last = max((graph.nodes[node].position for node in used), default=0.0) + 1
     rank = [last if graph.nodes[node].kind == "end" else graph.nodes[node].position for node in used]
-    weights = [float(max(edge.data / max(1, graph.data_cases), edge.model / max(1, graph.model_cases))) for edge in edges]
+    cases, samples = max(1, graph.data_cases), max(1, graph.model_cases)
+    weights = [max(edge.data / cases, edge.model / samples) for edge in edges]
     placed = layout(sizes, ends, rank, weights)
     wide = " wide" if placed.width > WIDE else ""
     figures = "".join(
@@ -351,9 +346,8 @@ def _along(path: Sequence[tuple[float, float]], share: float) -> tuple[float, fl
     t = share * pieces - piece
     a, b, c, d = path[3 * piece : 3 * piece + 4]
     u = 1 - t
-    x, y = (
-        u**3 * one + 3 * u**2 * t * two + 3 * u * t**2 * three + t**3 * four for one, two, three, four in zip(a, b, c, d)
-    )
+    weights = (u**3, 3 * u**2 * t, 3 * u * t**2, t**3)
+    x, y = (sum(weight * one for weight, one in zip(weights, ones)) for ones in zip(a, b, c, d))
     return x, y
 
 
@@ -387,9 +381,7 @@ def wrapped(name: str) -> list[str]:
             elif lines[-1]:
                 lines.append("")
             else:
-                fits = next(
-                    at for at in range(len(rest), 0, -1) if _width(rest[:at]) <= LINE_CHARACTERS or at == 1
-                )
+                fits = next(at for at in range(len(rest), 0, -1) if _width(rest[:at]) <= LINE_CHARACTERS or at == 1)
                 lines[-1], rest = rest[:fits], rest[fits:]
                 if rest:
                     lines.append("")
@@ -411,7 +403,7 @@ def _prefixes(made: Explanation) -> str:
         f"Where the model falls behind as cases grow, it forgets. Each point is a mean of {points}; the band is the "
         "95% interval of the model's.</p>"
         f'<div class="two"><div><h3>Share of right next events</h3>{panel_svg(accuracy, "Accuracy by prefix length")}'
-        f'{panel_keys(accuracy)}</div><div><h3>Nats per event</h3>{panel_svg(nats, "Nats by prefix length")}'
+        f"{panel_keys(accuracy)}</div><div><h3>Nats per event</h3>{panel_svg(nats, 'Nats by prefix length')}"
         f"{panel_keys(nats)}</div></div>"
     )
 
@@ -465,8 +457,8 @@ def _case(one: SurprisingCase) -> str:
     copies = f", {one.copies:,} cases alike" if one.copies > 1 else ""
     return (
         f'<div class="case"><h3>{_named(one.name)}</h3><p class="note">{one.nats:.1f} nats, {one.expected_nats:.1f} '
-        f"expected{copies}</p><p><b>{_named(happened)}</b> came, to which the model gave {_chance(one.chance)}. Expected "
-        f'instead: {expected or "nothing else"}.</p><ol class="events">{"".join(items)}</ol></div>'
+        f"expected{copies}</p><p><b>{_named(happened)}</b> came, to which the model gave {_chance(one.chance)}. "
+        f'Expected instead: {expected or "nothing else"}.</p><ol class="events">{"".join(items)}</ol></div>'
     )
 
 

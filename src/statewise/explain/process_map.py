@@ -52,7 +52,7 @@ class Edge:
     model: int
     """How often it occurs in the model's samples."""
     data_share: float | None
-    """Of the times that the source happens in the data, the share that the target comes next; None: it never happens."""
+    """Of the times that the source happens in the data, the share that the target comes next; None: it never does."""
     model_share: float | None
     """The same in the model's samples."""
     p_value: float | None
@@ -216,7 +216,8 @@ MOST_MARKED = 15
 
 def frequent(graph: ProcessMap) -> list[int]:
     """Numbers of the edges to draw: the fewest that cover `COVERED` of the transitions of data and samples, at most
-    `MOST_EDGES`; the most frequent that differ, `MOST_MARKED` of the others; and of each node that is drawn, the most frequent edges to it and from it."""
+    `MOST_EDGES`; of the others the most frequent that differ, at most `MOST_MARKED`; and of each node that is drawn, the
+    most frequent edges to it and from it."""
     totals = [max(1, sum(getattr(edge, side) for edge in graph.edges)) for side in ("data", "model")]
     weights = np.array([edge.data / totals[0] + edge.model / totals[1] for edge in graph.edges])
     order = np.argsort(-weights, kind="stable")

@@ -1,4 +1,4 @@
-"""The surprise of every event and case of a user's file, as CSV with the user's own columns; drift between two files."""
+"""The surprise of every event and case of a user's file, as CSV with the file's columns; drift between two files."""
 
 from __future__ import annotations
 
@@ -233,8 +233,8 @@ def sentences(scored: Scored, file: str) -> list[str]:
     """How surprising a file is, and what could not be scored."""
     counts, unknown = scored.counts, scored.unknown()
     lines = [
-        f"{file}: {counted(len(scored.log), 'case')}, {counted(len(scored.log.codes), 'event')}; {scored.mean:.3f} nats "
-        f"per scored event ({counted(int(counts.sum()), 'event')} and ends)"
+        f"{file}: {counted(len(scored.log), 'case')}, {counted(len(scored.log.codes), 'event')}; {scored.mean:.3f} "
+        f"nats per scored event ({counted(int(counts.sum()), 'event')} and ends)"
     ]
     if unknown:
         named = ", ".join(f"{short(symbol)} ({count:,})" for symbol, count in unknown.most_common(NAMED))
@@ -348,6 +348,6 @@ def most_surprising(scored: Scored, most: int) -> list[tuple[str, float, float]]
     totals = scored.per_case(scored.surprise, scored.ends)
     expected = scored.per_case(scored.expected, scored.expected_ends)
     order = np.argsort(expected - totals, kind="stable")[:most]
-    return [(case_name(scored.log, number), float(totals[number]), float(expected[number])) for number in order.tolist()]
-
-
+    return [
+        (case_name(scored.log, number), float(totals[number]), float(expected[number])) for number in order.tolist()
+    ]

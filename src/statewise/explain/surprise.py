@@ -1,8 +1,8 @@
 """How much each event and each case surprises a model, and whether the cases of one file surprise it more than those of
 another.
 
-The surprise of an event is -ln p, in nats, where p is the probability that the model gave it: 0 for what it was sure of,
-.7 for one of two equally likely events, 4.6 for something that it expects once in a hundred times. The *expected
+The surprise of an event is -ln p, in nats, where p is the probability that the model gave it: 0 for what it was sure
+of, .7 for one of two equally likely events, 4.6 for something that it expects once in a hundred times. The *expected
 surprise* is the entropy of the model's prediction: what it would be on average if the model were right about its own
 uncertainty. A case with much more surprise than expected is one that does not fit what the model has learned.
 """
@@ -140,9 +140,7 @@ def drift(cases: np.ndarray, others: np.ndarray) -> Drift:
         interval = test.confidence_interval(0.95)
         low, high, p_value = float(interval.low), float(interval.high), float(test.pvalue)
     above = float(stats.mannwhitneyu(one, other, alternative="two-sided").statistic) / (len(one) * len(other))
-    return Drift(
-        len(one), len(other), float(one.mean()), float(other.mean()), difference, low, high, p_value, above
-    )
+    return Drift(len(one), len(other), float(one.mean()), float(other.mean()), difference, low, high, p_value, above)
 
 
 def drift_sentence(found: Drift, name: str, other: str) -> str:

@@ -24,7 +24,8 @@ SVG_STYLE = """
 svg.panel { display: block; width: 100%; height: auto; max-width: 620px; }
 svg.panel text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 svg.panel .grid { stroke: var(--line); stroke-width: 1; } svg.panel .axis { stroke: var(--soft); stroke-width: 1; }
-.keys { font-size: .85rem; color: var(--soft); margin: .2rem 0; } .keys span { display: inline-block; margin-right: 1em; }
+.keys { font-size: .85rem; color: var(--soft); margin: .2rem 0; }
+.keys span { display: inline-block; margin-right: 1em; }
 .keys svg { width: 26px; height: 8px; vertical-align: middle; margin-right: .35em; }
 """
 """CSS of `panel_svg` and `panel_keys`, beside `reporting.figures.STYLE`."""
@@ -97,9 +98,7 @@ def _looks(curves: Sequence[Curve]) -> list[tuple[str, str]]:
     return [("var(--soft)", "3 4") if curve.role == "control" else next(lines) for curve in curves]
 
 
-def _curve(
-    curve: Curve, colour: str, dash: str, x_of: Callable[[float], float], y_of: Callable[[float], float]
-) -> str:
+def _curve(curve: Curve, colour: str, dash: str, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
     points = [(x_of(x), y_of(y), x, y) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
     parts = []
     if curve.band:
