@@ -191,7 +191,7 @@ def _differences(graph: ProcessMap, count: int) -> str:
         return f"No edge differs: {graph.compared:,} were compared."
     which = "edge differs" if count == 1 else "edges differ"
     return (
-        f"{count:,} of {graph.compared:,} compared {which} by at least 5 points (t-test over cases, at a level of "
+        f"{count:,} of {graph.compared:,} compared {which} by at least 5 points (jackknife t-test over cases, at a level of "
         f"{LEVEL:g} for all together)."
     )
 
@@ -203,8 +203,8 @@ def _hidden(graph: ProcessMap, shown: Sequence[int]) -> str:
     left_out = len(graph.nodes) - len(nodes)
     others = f" and {left_out:,} of {len(graph.nodes):,} nodes" if left_out else ""
     return (
-        f"{len(graph.edges) - len(shown):,} of {len(graph.edges):,} edges{others} are hidden, the rare ones. Those that "
-        f"are shown have {percent(covered)} of all transitions of the data."
+        f"{len(graph.edges) - len(shown):,} of {len(graph.edges):,} edges{others} are hidden, the rare ones. Those "
+        f"shown have {percent(covered)} of all transitions of the data."
     )
 
 

@@ -1,8 +1,10 @@
 """Directly-follows graphs: how often one event follows another, in the data and in sequences sampled from a model.
 
 The share of an edge is the probability that its target comes next once its source has happened. Two shares are compared
-over cases, not over events: the events of a case depend on each other. The share is a ratio of two sums over cases, so
-its variance is that of a ratio estimator (Cochran 1977, Sampling Techniques, section 6.3).
+over cases, not over events: the events of a case depend on each other. The share is a ratio E / S of two sums over
+cases. Without a case that has e of E and s of S, it differs by (p s - e) / (S - s), where p = E / S; the sum of the
+squares of these differences over the n cases, times (n - 1) / n, is its jackknife variance (Efron and Stein 1981), which
+one long case cannot make small.
 """
 
 from __future__ import annotations
@@ -83,13 +85,13 @@ class _Counts:
     times: np.ndarray
     """(m,) occurrences of each."""
     squares: np.ndarray
-    """(m,) sum over cases of the squared occurrences in a case."""
+    """(m,) sum over cases of e^2 / (S - s)^2; e, s and S as at the top of this file."""
     products: np.ndarray
-    """(m,) sum over cases of the occurrences of the pair, times those of its source, in a case."""
+    """(m,) sum over cases of e s / (S - s)^2."""
     sources: np.ndarray
-    """(size,) occurrences of each source with a successor."""
+    """(size,) S: occurrences of each source with a successor."""
     source_squares: np.ndarray
-    """(size,) the same, squared in each case."""
+    """(size,) sum over cases of s^2 / (S - s)^2."""
     source_cases: np.ndarray
     """(size,) cases that have it."""
 
@@ -116,7 +118,7 @@ def process_map(data: Ragged, model: Ragged, names: Sequence[str], end: int) -> 
         residual = square - 2 * share * product + share**2 * side.source_squares[source]
         n = side.source_cases[source]
         shares.append(share)
-        variances.append(np.maximum(residual, 0) / np.maximum(total, 1) ** 2 * n / np.maximum(n - 1, 1))
+        variances.append(np.maximum(residual, 0) * np.maximum(n - 1, 0) / np.maximum(n, 1))
         cases.append(n)
         times.append(count)
     enough = np.minimum(*cases) >= FEWEST_CASES
@@ -193,15 +195,18 @@ def _counts(sequences: Ragged, size: int) -> _Counts:
     in_case, of_case = np.unique(row * len(pairs) + index, return_counts=True)
     source_in_case, of_source = np.unique(row * size + before, return_counts=True)
     case, number = in_case // max(len(pairs), 1), in_case % max(len(pairs), 1)
-    own_source = of_source[np.searchsorted(source_in_case, case * size + pairs[number] // size)]
     sources = source_in_case % size
+    total = np.bincount(sources, of_source, size)
+    others = total[sources] - of_source
+    weight = np.where(others > 0, 1.0 / np.maximum(others, 1) ** 2, 0.0)  # with a single case, nothing is compared
+    place = np.searchsorted(source_in_case, case * size + pairs[number] // size)
     return _Counts(
         pairs,
         np.bincount(number, of_case, len(pairs)).astype(np.int64),
-        np.bincount(number, of_case.astype(float) ** 2, len(pairs)),
-        np.bincount(number, of_case.astype(float) * own_source, len(pairs)),
-        np.bincount(sources, of_source, size).astype(np.int64),
-        np.bincount(sources, of_source.astype(float) ** 2, size),
+        np.bincount(number, weight[place] * of_case.astype(float) ** 2, len(pairs)),
+        np.bincount(number, weight[place] * of_case.astype(float) * of_source[place], len(pairs)),
+        total.astype(np.int64),
+        np.bincount(sources, weight * of_source.astype(float) ** 2, size),
         np.bincount(sources, minlength=size),
     )
 
@@ -216,8 +221,8 @@ MOST_MARKED = 15
 
 def frequent(graph: ProcessMap) -> list[int]:
     """Numbers of the edges to draw: the fewest that cover `COVERED` of the transitions of data and samples, at most
-    `MOST_EDGES`; of the others the most frequent that differ, at most `MOST_MARKED`; and of each node that is drawn, the
-    most frequent edges to it and from it."""
+    `MOST_EDGES`; of the others the most frequent that differ, at most `MOST_MARKED`; and of each node that is drawn,
+    the most frequent edges to it and from it."""
     totals = [max(1, sum(getattr(edge, side) for edge in graph.edges)) for side in ("data", "model")]
     weights = np.array([edge.data / totals[0] + edge.model / totals[1] for edge in graph.edges])
     order = np.argsort(-weights, kind="stable")
