@@ -5,13 +5,7 @@ import pytest
 import torch
 
 from statewise.data_types import Examples
-from statewise.explain.calibration import (
-    LEAST_TOKENS,
-    by_prefix,
-    prefix_panel,
-    reliability,
-    reliability_panel,
-)
+from statewise.explain.calibration import LEAST_TOKENS, by_prefix, prefix_panel, reliability, reliability_panel
 from statewise.explain.states import nearest, plane, states_at
 from statewise.explain.surprise import drift, drift_sentence, likeliest, read
 

@@ -115,7 +115,7 @@ def score(model: Model, log: EventLog) -> Scored:
     """The surprise of every event of a log. A case is read up to the first symbol that the model does not know, and as
     far as the model's longest sequence; what follows is not scored, nor is the end of such a case.
 
-    Raises `LacksCapability` if the model's task is not `sequences`.
+    Raises `LacksCapability` if the model's task is not `sequences`, and `ValueError` if it can read no event.
     """
     with model.asking() as predictor:
         task = own_sequences(model.task)
@@ -123,7 +123,9 @@ def score(model: Model, log: EventLog) -> Scored:
         encoded = task.encoded(cut)
         rows = encoded.rows
         if not len(rows.tokens):
-            raise ValueError("the model knows none of the symbols with which these cases begin")
+            file = getattr(log.table, "path", None)
+            where = "" if file is None else f"{file}: "
+            raise ValueError(f"{where}the model knows none of the symbols with which the cases begin")
         reading = read(predictor, rows[:])
     E, N = len(log.codes), len(log)
     surprise, expected, chance = np.full(E, np.nan), np.full(E, np.nan), np.full(E, np.nan)
