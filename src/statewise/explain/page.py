@@ -191,8 +191,8 @@ def _differences(graph: ProcessMap, count: int) -> str:
         return f"No edge differs: {graph.compared:,} were compared."
     which = "edge differs" if count == 1 else "edges differ"
     return (
-        f"{count:,} of {graph.compared:,} compared {which} by at least 5 points (jackknife t-test over cases, at a level of "
-        f"{LEVEL:g} for all together)."
+        f"{count:,} of {graph.compared:,} compared {which} by at least 5 points (jackknife t-test over cases, at a "
+        f"level of {LEVEL:g} for all together)."
     )
 
 

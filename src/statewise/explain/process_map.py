@@ -3,8 +3,8 @@
 The share of an edge is the probability that its target comes next once its source has happened. Two shares are compared
 over cases, not over events: the events of a case depend on each other. The share is a ratio E / S of two sums over
 cases. Without a case that has e of E and s of S, it differs by (p s - e) / (S - s), where p = E / S; the sum of the
-squares of these differences over the n cases, times (n - 1) / n, is its jackknife variance (Efron and Stein 1981), which
-one long case cannot make small.
+squares of these differences over the n cases, times (n - 1) / n, is its jackknife variance (Efron and Stein 1981),
+which one long case cannot make small.
 """
 
 from __future__ import annotations
