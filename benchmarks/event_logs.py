@@ -142,7 +142,7 @@ def write(out: Path, steps: int = 800) -> Path:
         },
         "without": [{"objectives": ["next_latent", "belief_state"], "backbones": ["lstm"]}],
         "seeds": "1-5",
-        "then": {key: ["evaluate"] for key in recipes},
+        "then": {key: ["evaluate", "analyze suffixes --prefixes 200"] for key in recipes},
     }
     path = out / "suite.yaml"
     path.write_text(yaml.safe_dump(suite, sort_keys=False))
