@@ -228,14 +228,14 @@ def timed_cases(task: Sequences) -> tuple[tuple[Timed, Timed] | None, int]:
         log = task.log(path)
         if log.times is None:
             return None, 0
-        encoded = task.encoded(log)
+        encoded, cut = task.encoded(log), log.unfinished if len(log.unfinished) else np.zeros(len(log), bool)
         for row in range(len(encoded.rows)):
             tokens, prompt = encoded.rows.row(row).astype(np.int64), int(encoded.rows.prompt_lengths[row])
             start = encoded.rows.starts[row]
             events = encoded.events[start : start + len(tokens)]
             member = [(prompt, tokens.tobytes()) in side for side in sides]
             both += all(member)
-            if sum(member) == 1 and (events >= 0).any() and not log.unfinished[row]:
+            if sum(member) == 1 and (events >= 0).any() and not cut[row]:
                 times = np.where(events >= 0, log.times[events], np.iinfo(np.int64).min)
                 found[member.index(True)].append((tokens, prompt, times))
     if not all(found):
@@ -269,15 +269,19 @@ def positions(timed: Timed) -> Prefix:
 
 
 def states_after(predictor: Predictor, examples: Examples, prefixes: Prefix) -> np.ndarray:
-    """(m, D) float64: the last layer's state after each prefix; rows of `prefixes` ascend."""
-    found = []
+    """(m, D) float64: the last layer's state after each prefix."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, row in enumerate(prefixes.rows.tolist()):
+        places[row].append(place)
+    found: dict[int, np.ndarray] = {}
     for rows, part in blocks(examples, ROWS):
-        here = (prefixes.rows >= rows[0]) & (prefixes.rows <= rows[-1])
-        if here.any():
-            hidden = predictor.states(collate(part))
-            state = hidden.state[..., : hidden.readout.shape[-1]] if predictor.state_is_last else hidden.readout
-            found.append(state.float().cpu().numpy()[prefixes.rows[here] - rows[0], prefixes.lengths[here] - 1])
-    return np.concatenate(found).astype(np.float64)
+        hidden = predictor.states(collate(part))
+        state = hidden.state[..., : hidden.readout.shape[-1]] if predictor.state_is_last else hidden.readout
+        of_block = state.float().cpu().numpy()
+        found |= {
+            place: of_block[at, prefixes.lengths[place] - 1] for at, row in enumerate(rows) for place in places[row]
+        }
+    return np.stack([found[place] for place in range(len(prefixes.rows))]).astype(np.float64)
 
 
 def finished_cases(examples: Examples) -> np.ndarray:
