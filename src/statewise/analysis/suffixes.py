@@ -3,8 +3,8 @@ monitoring (Tax et al. 2017, Camargo et al. 2019).
 
 From prefixes of held-out cases: the next symbol; the suffix, by greedy decoding; the number of remaining symbols, as
 the median of sampled suffixes; and where the file has times, the remaining time, by ridge regression on the state after
-the prefix, fitted to training cases. The end symbol is no step and not part of a suffix. Of a case that is unfinished,
-only its symbols are scored: nobody knows its suffix.
+the prefix, fitted to training cases. The end symbol is no step and not part of a suffix, and nor are durations
+(`task.gaps`). Of a case that is unfinished, only its symbols are scored: nobody knows its suffix.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from statewise.runtime.messages import LacksCapability, counted
 from statewise.tasks.base import ComparedBySymbol, Task
 from statewise.tasks.baselines import scored_tokens
 from statewise.tasks.batches import blocks, collate, rows_at_once, similar_prompt_length
+from statewise.tasks.own_files.gaps import gap_symbols
 from statewise.tasks.own_files.sequences import Sequences
 
 ROWS = 64
@@ -37,6 +38,8 @@ ROWS = 64
 FEWEST = 5
 """Prefixes of a length from which on curves show it."""
 NANOSECONDS_OF_A_DAY = 86_400 * 10**9
+UNKNOWN = np.iinfo(np.int64).min
+"""The time of a token that is no event."""
 
 
 @dataclass(frozen=True)
@@ -98,18 +101,22 @@ class Suffixes(Analysis):
         assert task.end is not None
         training, examples = task.training(), task.held_out()
         assert isinstance(training, Ragged)
-        finished = finished_cases(examples)
-        every = prefixes_of(examples, finished)
+        finished = finished_cases(examples, task.end)
+        gaps = durations_of(task)
+        every = prefixes_of(examples, finished, gaps)
         if not len(every.rows):
             raise ValueError("every held-out case is unfinished, so that no suffix is known")
         rng = np.random.default_rng(self.config.seed)
         some = np.sort(rng.permutation(len(every.rows))[: self.config.prefixes])
         asked = Prefix(every.rows[some], every.lengths[some])
-        suffixes = [examples.tokens[row, length : examples.lengths[row] - 1] for row, length in zip(*asked)]
+        suffixes = [
+            steps_in(examples.tokens[row, length : examples.lengths[row]], task.end, gaps)
+            for row, length in zip(*asked)
+        ]
         cut = replace(examples[asked.rows], prompt_lengths=asked.lengths)
-        decoded = [without_end(one.tokens, task.end) for one in subject.complete(cut)]
+        decoded = [steps_in(one.tokens, task.end, gaps) for one in subject.complete(cut)]
         steps = self._steps(task, predictor, cut)
-        past = Past.of(training, task.end)
+        past = Past.of(training, task.end, gaps)
 
         right, at = next_symbols(predictor, examples, len(task.vocab))
         last = [int(examples.tokens[row, length - 1]) for row, length in zip(*asked)]
@@ -151,7 +158,7 @@ class Suffixes(Analysis):
 
     def _steps(self, task: Task, predictor: Predictor, cut: Examples) -> np.ndarray:
         """(m,) the median number of symbols in sampled suffixes of the prompts."""
-        decoder = make_decoder("sample", seed=self.config.seed)
+        decoder, gaps = make_decoder("sample", seed=self.config.seed), durations_of(task)
         count = self.config.samples
         lengths = np.empty((len(cut), count))
         for rows in similar_prompt_length(cut, max(1, 4 * ROWS // count)):
@@ -159,7 +166,7 @@ class Suffixes(Analysis):
             numbers = [row * count + sample for row in rows.tolist() for sample in range(count)]
             request = Request(prompts, task.context - min(map(len, prompts)), task.end, rows=numbers)
             assert task.end is not None
-            drawn = [len(without_end(one.tokens, task.end)) for one in decoder.decode(predictor, request)]
+            drawn = [len(steps_in(one.tokens, task.end, gaps)) for one in decoder.decode(predictor, request)]
             lengths[rows] = np.array(drawn).reshape(len(rows), count)
         return np.median(lengths, axis=1)
 
@@ -168,15 +175,13 @@ class Suffixes(Analysis):
         if not isinstance(task, Sequences):
             return None, ""
         try:
-            timed, both = timed_cases(task)
+            timed = timed_cases(task)
         except ValueError as error:  # the file is gone or has changed
             return None, f"remaining times are unknown: {error}"
         if timed is None:
             return None, ""
-        remark = f"{counted(both, 'case')} with copies in training and held out left out of remaining times" * bool(
-            both
-        )
-        known = [positions(part) for part in timed]
+        gaps = durations_of(task)
+        known = [positions(part, gaps) for part in timed]
         if not len(known[0].rows) or not len(known[1].rows):
             return None, "remaining times are unknown: no finished case with times is in training, or held out"
         chosen = [rng.permutation(len(one.rows)) for one in known]
@@ -196,7 +201,7 @@ class Suffixes(Analysis):
             "_by_length": np.array([means(length) for length in tested.lengths.tolist()]),
         }
         errors = {name: np.abs(np.maximum(guess, 0) - true) for name, guess in guesses.items()}
-        return Days(errors, tested.lengths), remark
+        return Days(errors, tested.lengths), ""
 
 
 class Days(NamedTuple):
@@ -218,53 +223,51 @@ class Timed(NamedTuple):
     """(n, T) float64 days from each symbol to the last one."""
 
 
-def timed_cases(task: Sequences) -> tuple[tuple[Timed, Timed] | None, int]:
-    """Training and held-out cases with times, None if the file has none, and the number of cases that are left out, as
-    they have copies on both sides. Raises `ValueError` if the file cannot be read again."""
-    sides = [_keys(task.training()), _keys(task.held_out())]
+def timed_cases(task: Sequences) -> tuple[Timed, Timed] | None:
+    """Finished training and held-out cases with times; None if there are none on either side. Training cases that are
+    used in part, as a split by time cuts them, are left out: how they end was not known then. Raises `ValueError` if
+    the file cannot be read again."""
+    trained, held_out = _keys(task.training()[:]), _keys(task.held_out())
     found: list[list[tuple[np.ndarray, int, np.ndarray]]] = [[], []]
-    both = 0
-    for path in task.paths:
-        log = task.log(path)
+    for number, path in enumerate(task.paths):
+        log = task.log(path if number else None)
         if log.times is None:
-            return None, 0
+            return None
         encoded, cut = task.encoded(log), log.unfinished if len(log.unfinished) else np.zeros(len(log), bool)
-        for row in range(len(encoded.rows)):
+        tested = np.ones(len(log), bool) if number else task.held_out_cases()
+        for row in np.flatnonzero(~cut).tolist():
             tokens, prompt = encoded.rows.row(row).astype(np.int64), int(encoded.rows.prompt_lengths[row])
-            start = encoded.rows.starts[row]
-            events = encoded.events[start : start + len(tokens)]
-            member = [(prompt, tokens.tobytes()) in side for side in sides]
-            both += all(member)
-            if sum(member) == 1 and (events >= 0).any() and not cut[row]:
-                times = np.where(events >= 0, log.times[events], np.iinfo(np.int64).min)
-                found[member.index(True)].append((tokens, prompt, times))
+            events = encoded.events[encoded.rows.starts[row] :][: len(tokens)]
+            used = (prompt, tokens.tobytes()) in (held_out if tested[row] else trained)  # as a whole
+            if used and (events >= 0).any():
+                times = np.where(events >= 0, log.times[events], UNKNOWN)
+                found[int(tested[row])].append((tokens, prompt, times))
     if not all(found):
-        return None, both
-    return (_timed(found[0]), _timed(found[1])), both
+        return None
+    return _timed(found[0]), _timed(found[1])
 
 
 def _timed(cases: Sequence[tuple[np.ndarray, int, np.ndarray]]) -> Timed:
     examples = Examples.of([tokens for tokens, _, _ in cases], [prompt for _, prompt, _ in cases])
     elapsed, left = (np.full(examples.tokens.shape, np.nan) for _ in range(2))
     for row, (_, _, times) in enumerate(cases):
-        known = np.flatnonzero(times != np.iinfo(np.int64).min)
+        known = np.flatnonzero(times != UNKNOWN)
         elapsed[row, known] = (times[known] - times[known[0]]) / NANOSECONDS_OF_A_DAY
         left[row, known] = (times[known[-1]] - times[known]) / NANOSECONDS_OF_A_DAY
     return Timed(examples, elapsed, left)
 
 
-def _keys(cases: Any) -> set[tuple[int, bytes]]:
-    some = cases[:] if isinstance(cases, Ragged) else cases
+def _keys(cases: Examples) -> set[tuple[int, bytes]]:
     return {
         (int(prompt), row[:length].astype(np.int64).tobytes())
-        for row, length, prompt in zip(some.tokens, some.lengths, some.prompt_lengths)
+        for row, length, prompt in zip(cases.tokens, cases.lengths, cases.prompt_lengths)
     }
 
 
-def positions(timed: Timed) -> Prefix:
-    """All prefixes that end with a symbol that has a time."""
+def positions(timed: Timed, gaps: np.ndarray) -> Prefix:
+    """All prefixes with the whole prompt and a symbol as their last token."""
     known = np.isfinite(timed.left) & (np.arange(timed.left.shape[1]) >= timed.examples.prompt_lengths[:, None] - 1)
-    rows, columns = np.nonzero(known)
+    rows, columns = np.nonzero(known & ~np.isin(timed.examples.tokens, gaps))
     return Prefix(rows, columns + 1)
 
 
@@ -284,15 +287,17 @@ def states_after(predictor: Predictor, examples: Examples, prefixes: Prefix) -> 
     return np.stack([found[place] for place in range(len(prefixes.rows))]).astype(np.float64)
 
 
-def finished_cases(examples: Examples) -> np.ndarray:
-    """(n,) bool: whether the end of each case is scored."""
-    return scored_tokens(examples)[np.arange(len(examples)), examples.lengths - 1]
+def finished_cases(examples: Examples, end: int) -> np.ndarray:
+    """(n,) bool: whether each case has an end that is scored."""
+    last = np.arange(len(examples)), examples.lengths - 1
+    return scored_tokens(examples)[last] & (examples.tokens[last] == end)
 
 
-def prefixes_of(examples: Examples, which: np.ndarray) -> Prefix:
-    """All prefixes, of at least one symbol and with the whole prompt, of the cases `which` (n,) bool."""
+def prefixes_of(examples: Examples, which: np.ndarray, gaps: np.ndarray) -> Prefix:
+    """All prefixes, with the whole prompt and a symbol as their last token, of the cases `which` (n,) bool."""
     column = np.arange(1, examples.tokens.shape[1])
     inside = (column >= examples.prompt_lengths[:, None]) & (column < examples.lengths[:, None]) & which[:, None]
+    inside &= ~np.isin(examples.tokens[:, :-1], gaps)
     rows, places = np.nonzero(inside)
     return Prefix(rows, column[places])
 
@@ -308,10 +313,17 @@ def next_symbols(predictor: Predictor, examples: Examples, vocabulary: int) -> t
     return right[scored], np.nonzero(scored)[1]
 
 
-def without_end(tokens: np.ndarray, end: int) -> np.ndarray:
-    """The tokens before the end token, all of them if there is none."""
+def durations_of(task: Task) -> np.ndarray:
+    """The tokens that are durations between symbols, and not symbols themselves."""
+    names = gap_symbols(task.config.gaps) if isinstance(task, Sequences) and task.config.gaps else []
+    return np.array([task.vocab.ids[name] for name in names], np.int64)
+
+
+def steps_in(tokens: np.ndarray, end: int, gaps: np.ndarray) -> np.ndarray:
+    """The symbols before the end token, all of them if there is none, without durations."""
     ends = np.flatnonzero(tokens == end)
-    return tokens[: ends[0]] if len(ends) else tokens
+    before = tokens[: ends[0]] if len(ends) else tokens
+    return before[~np.isin(before, gaps)]
 
 
 def similarity(some: Sequence[int] | np.ndarray, others: Sequence[int] | np.ndarray) -> float:
@@ -358,19 +370,22 @@ class Past(NamedTuple):
     """The median number of symbols that followed so many symbols."""
 
     @classmethod
-    def of(cls, training: Ragged, end: int) -> Past:
+    def of(cls, training: Ragged, end: int, gaps: np.ndarray) -> Past:
         """Of finished training cases."""
         suffixes: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
         symbols, lengths, left = [], [], []
         for row in range(len(training)):
-            tokens = training.row(row).tolist()
+            tokens = training.row(row)
             if tokens[-1] != end:
                 continue
-            for length in range(max(1, int(training.prompt_lengths[row])), len(tokens)):
-                suffixes[tokens[length - 1]][tuple(tokens[length:-1])] += 1
-                symbols.append(tokens[length - 1])
-                lengths.append(length)
-                left.append(len(tokens) - 1 - length)
+            steps = [int(token) for token in steps_in(tokens, end, gaps)]
+            places = np.flatnonzero(~np.isin(tokens[:-1], gaps))
+            for number, place in enumerate(places.tolist(), 1):
+                if place + 1 >= training.prompt_lengths[row]:
+                    suffixes[steps[number - 1]][tuple(steps[number:])] += 1
+                    symbols.append(steps[number - 1])
+                    lengths.append(place + 1)
+                    left.append(len(steps) - number)
         most = {symbol: counts.most_common(1)[0][0] for symbol, counts in suffixes.items()}
         number = np.array(left, np.float64)
         return cls(

@@ -255,14 +255,15 @@ def _sentence(
 def _advice(learned: Learned, curve: Curve, best: Comparison) -> str:
     if learned == "unknown":
         return f"Hold out at least {FEW} different cases, with --task.held_out_share."
-    fell = f"the loss still fell by {curve.gain:.3f} nats over the last half of the {curve.step} steps"
-    if curve.falls == "falling":
-        assert curve.step is not None
-        return f"{fell[0].upper()}{fell[1:]}: train 4 times as long, with --trainer.steps {4 * curve.step}."
+    if curve.falls == "falling" and curve.step is not None:
+        return (
+            f"The loss still fell by {curve.gain:.3f} nats over the last half of the {curve.step} steps: train 4 times as "
+            f"long, with --trainer.steps {4 * curve.step}."
+        )
     if curve.falls == "rising":
         return (
-            f"The held-out loss rose by {curve.gain:.3f} nats after step {curve.best_step}, as it does if training "
-            "cases are learned by heart: more cases help, or a smaller model, with --backbone.width."
+            f"The held-out loss rose by {curve.gain:.3f} nats after step {curve.best_step}, as it does if training cases "
+            "are learned by heart: more cases help, or a smaller model, with --backbone.width."
         )
     if learned in ("nothing", "less"):
         if curve.falls == "unknown":
@@ -277,4 +278,6 @@ def _advice(learned: Learned, curve: Curve, best: Comparison) -> str:
         return "There is little beyond the last event: a bigram does the same, unless more columns or cases tell more."
     if learned == "recent events":
         return f"The last events tell what the model knows: the baseline {best.baseline} does the same on these data."
+    if curve.falls == "unknown":
+        return "Whether it would learn more is not known: evaluate more often, with a smaller --trainer.evaluate_every."
     return "Longer training would change little: ask what its states hold, with statewise analyze RUN future-probe."
