@@ -5,7 +5,7 @@ import pytest
 
 from statewise import beliefs
 from statewise.data_types import Examples, Ragged
-from statewise.evaluation.verdict import Curve, verdict
+from statewise.evaluation.verdict import FEW, Curve, learning_curve, verdict
 from statewise.tasks import baselines
 
 ENDS = 1 / 9
@@ -104,3 +104,84 @@ def test_less_than_there_is_to_know_is_said_with_what_it_lacks():
     under = walked.verdict(walked.mixed(0.4))
     assert under.learned == "less"
     assert "less than a bigram" in under.sentence
+
+
+def records(losses, every=100):
+    """Evaluations as a run has them, among other lines."""
+    lines = [
+        {"kind": "train", "step": 50, "loss": 9.0},
+        {"kind": "end", "step": every * len(losses), "reason": "steps"},
+    ]
+    return lines + [{"kind": "evaluation", "step": every * (1 + at), "loss": loss} for at, loss in enumerate(losses)]
+
+
+def test_a_curve_falls_if_the_last_half_of_the_steps_lowered_the_loss():
+    falling = learning_curve(records([3.0, 2.0, 1.6, 1.5]))
+    assert (falling.falls, falling.step, falling.best_step) == ("falling", 400, 400)
+    assert falling.gain == pytest.approx(0.5)  # from step 200 on
+    odd = learning_curve(records([3.0, 2.0, 1.6, 1.5, 1.4]))
+    assert odd.gain == pytest.approx((2.0 + 1.6) / 2 - 1.4)
+    assert learning_curve(records([3.0, 1.502, 1.5, 1.499])).falls == "level"
+    rising = learning_curve(records([3.0, 1.5, 1.2, 1.3, 1.4]))
+    assert (rising.falls, rising.best_step, rising.gain) == ("rising", 300, pytest.approx(0.2))
+    assert learning_curve(records([3.0, 1.5, 1.502, 1.508])).falls == "level"
+    for unknown in ([], [2.0, 1.0, 0.5], [2.0, float("inf"), 1.0, 0.5]):
+        assert learning_curve(records(unknown)).falls == "unknown"
+    assert learning_curve([{"kind": "evaluation", "step": 900 + at, "loss": 1.0} for at in range(9)]).falls == "unknown"
+    assert (
+        learning_curve([{"kind": "evaluation", "step": at, "exact_match": 1.0} for at in range(9)]).falls == "unknown"
+    )
+
+
+def test_advice_goes_by_the_curve_and_then_by_what_was_learned():
+    known = {process: Known(process()) for process in (coin, walk, pairs, remembering)}
+
+    def advice(process, curve, share=1.0):
+        return known[process].verdict(known[process].mixed(share), curve).advice
+
+    falling, rising = Curve("falling", 200, 0.05, 200), Curve("rising", 200, 0.04, 120)
+    for process in known:
+        assert "fell by 0.050 nats" in advice(process, falling)
+        assert "train 4 times as long, with --trainer.steps 800" in advice(process, falling)
+        assert "rose by 0.040 nats after step 120" in advice(process, rising)
+    assert "order of the symbols tells little" in advice(coin, LEVEL)
+    assert "little beyond the last event" in advice(walk, LEVEL)
+    assert "variable order does the same" in advice(pairs, LEVEL)
+    assert "Longer training would change little" in advice(remembering, LEVEL)
+    assert "larger model" in advice(walk, LEVEL, 0.4)
+    assert advice(walk, Curve(), 0.4) == "Train longer, with more --trainer.steps."
+    assert "--trainer.evaluate_every" in advice(remembering, Curve())
+
+
+def test_intervals_hold_the_true_difference_about_as_often_as_they_say():
+    rng = np.random.default_rng(3)
+    examples = Examples(np.arange(240).reshape(40, 6), np.full(40, 6), np.zeros(40, np.int64))
+    scored, held = np.tile(np.arange(6) > 0, (40, 1)), 0
+    for _ in range(60):
+        bigram = rng.gamma(2, 1, (40, 6))
+        nats = bigram + 0.1 + rng.normal(0, 0.5, (40, 1)) + rng.normal(0, 0.2, (40, 6))  # cases differ as a whole
+        found = verdict(examples, nats, scored, {"unigram": bigram, "bigram": bigram}, LEVEL).comparisons[0]
+        held += found.low <= 0.1 <= found.high
+    assert 51 <= held <= 59  # 57 expected
+
+
+def test_copies_of_a_case_are_drawn_together_and_few_cases_have_no_interval():
+    rng = np.random.default_rng(0)
+    tokens = np.arange(10)[:, None] + np.zeros((10, 3), np.int64)
+    copies = rng.integers(10, size=400)
+    examples = Examples(tokens[copies], np.full(400, 3), np.zeros(400, np.int64))
+    scored = np.tile(np.arange(3) > 0, (400, 1))
+    nats, baseline = rng.normal(1, 0.3, (10, 3))[copies], np.full((400, 3), 1.0)
+    wide = verdict(examples, nats, scored, {"unigram": baseline, "bigram": baseline}, LEVEL).comparisons[0]
+    different = Examples(np.arange(1200).reshape(400, 3), examples.lengths, examples.prompt_lengths)
+    narrow = verdict(different, nats, scored, {"unigram": baseline, "bigram": baseline}, LEVEL).comparisons[0]
+    assert wide.difference == pytest.approx(narrow.difference)
+    assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
+    few = verdict(examples[:FEW], nats[:FEW], scored[:FEW], {"unigram": nats[:FEW], "bigram": baseline[:FEW]}, LEVEL)
+    assert len(np.unique(copies[:FEW])) < FEW
+    assert few.learned == "unknown"
+    assert all(one.low is None is one.high for one in few.comparisons)
+    assert "different cases cannot show" in few.sentence
+    assert f"at least {FEW} different cases" in few.advice
+    with pytest.raises(ValueError, match="no token to score"):
+        verdict(examples, nats, scored & False, {"unigram": baseline, "bigram": baseline}, LEVEL)

@@ -133,16 +133,16 @@ def verdict(
         name: np.bincount(cases, weights=np.where(scored, each, 0.0).sum(1)[counts > 0])
         for name, each in {"": nats, **baselines}.items()
     }
-    drawn = _drawn(len(sizes))
+    again = _drawn(np.stack([sizes, *sums.values()])) if len(sizes) >= FEW else None
+    place = {name: number for number, name in enumerate(sums, 1)}
     means = {name: each.sum() / sizes.sum() for name, each in sums.items()}
     little = min(LITTLE, SHARE * means["bigram"])
 
     def compared(one: str, other: str) -> Comparison:
         difference, low, high = means[one] - means[other], None, None
-        if len(sizes) >= FEW:
-            apart = sums[one] - sums[other]
-            again = [apart[rows].sum() / sizes[rows].sum() for rows in drawn]
-            low, high = (float(end) for end in np.quantile(again, (0.025, 0.975)))
+        if again is not None:
+            drawn = (again[:, place[one]] - again[:, place[other]]) / again[:, 0]
+            low, high = (float(end) for end in np.quantile(drawn, (0.025, 0.975)))
         return Comparison(other, float(means[other]), float(difference), low, high)
 
     def clear(found: Comparison) -> int:
@@ -199,10 +199,11 @@ def _cases(examples: Examples, which: np.ndarray) -> np.ndarray:
     )
 
 
-def _drawn(cases: int) -> list[np.ndarray]:
-    """Bootstrap samples of so many cases, the same at every call."""
+def _drawn(sums: np.ndarray) -> np.ndarray:
+    """(DRAWS, K): the sums (K, cases) over bootstrap samples of the cases, the same samples at every call."""
+    cases = sums.shape[1]
     rng = np.random.default_rng([cases, 62])
-    return [rng.integers(cases, size=cases) for _ in range(DRAWS)] if cases >= FEW else []
+    return np.stack([sums @ np.bincount(rng.integers(cases, size=cases), minlength=cases) for _ in range(DRAWS)])
 
 
 def _by(found: Comparison) -> str:
@@ -254,9 +255,8 @@ def _sentence(
 
 def _advice(learned: Learned, curve: Curve, best: Comparison) -> str:
     if learned == "unknown":
-        return f"Hold out at least {FEW} different cases, with --task.held_out_share."
-    if curve.falls == "falling":
-        assert curve.step is not None
+        return f"Evaluate at least {FEW} different cases: hold out more, with --task.held_out_share."
+    if curve.falls == "falling" and curve.step is not None:
         return (
             f"The loss still fell by {curve.gain:.3f} nats over the last half of the {curve.step} steps: train 4 times "
             f"as long, with --trainer.steps {4 * curve.step}."
@@ -279,4 +279,6 @@ def _advice(learned: Learned, curve: Curve, best: Comparison) -> str:
         return "There is little beyond the last event: a bigram does the same, unless more columns or cases tell more."
     if learned == "recent events":
         return f"The last events tell what the model knows: the baseline {best.baseline} does the same on these data."
+    if curve.falls == "unknown":
+        return "Whether it would learn more is not known: evaluate more often, with a smaller --trainer.evaluate_every."
     return "Longer training would change little: ask what its states hold, with statewise analyze RUN future-probe."
