@@ -55,7 +55,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def explanation(run):
-    return explain(load_model(run), samples=50)
+    return explain(load_model(run), samples=70)
 
 
 def test_figures_agree_with_the_evaluation_of_the_run(run, explanation):
@@ -73,9 +73,9 @@ def test_figures_agree_with_the_evaluation_of_the_run(run, explanation):
 
 def test_the_map_shows_all_cases_beside_the_samples(explanation):
     graph = explanation.process_map
-    assert (graph.data_cases, graph.model_cases) == (60, 50)
+    assert (graph.data_cases, graph.model_cases) == (60, 70)
     starts = [edge for edge in graph.edges if graph.nodes[edge.source].kind == "start"]
-    assert [(graph.nodes[edge.target].name, edge.data, edge.model) for edge in starts] == [("open", 60, 50)]
+    assert [(graph.nodes[edge.target].name, edge.data, edge.model) for edge in starts] == [("open", 60, 70)]
     ends = {node.kind: node for node in graph.nodes}
     assert ends["end"].data == 60
 

@@ -169,7 +169,7 @@ def explain(model: Model, num: int | None = None, samples: int = SAMPLES, seed: 
         curve = learning_curve([] if model.run is None else model.run.metrics())
         found = verdict(examples, reading.nats, reading.scored, baseline_nats, curve)
         of_map, data = cases_of_map(task, examples)
-        sampled = sample(task, predictor, data, min(samples, len(data)), seed)
+        sampled = sample(task, predictor, data, samples, seed)
         graph = process_map(without_gaps(task, data), without_gaps(task, sampled), task.vocab.symbols, task.end)
         right = {"model": reading.chosen == examples.tokens}
         for name, one in made.items():
@@ -212,8 +212,9 @@ def cases_of_map(task: Sequences, held_out: Examples) -> tuple[str, Ragged]:
 
 
 def sample(task: Sequences, predictor: Predictor, data: Ragged, count: int, seed: int) -> Ragged:
-    """Sequences that the model generates, each from the first event, or the prompt, of another case of `data`."""
-    rows = np.sort(np.random.default_rng(seed).permutation(len(data))[:count])
+    """Sequences that the model generates, each from the first event, or the prompt, of a case of `data`: of another one
+    if there are as many cases as samples."""
+    rows = np.sort(np.random.default_rng(seed).choice(len(data), count, replace=count > len(data)))
     begun = data[rows]
     heads = np.maximum(begun.prompt_lengths, 1)
     cut = dataclasses.replace(begun, prompt_lengths=np.minimum(heads, begun.lengths))
