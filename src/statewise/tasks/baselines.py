@@ -179,10 +179,12 @@ class _Bigram:
 
     def probabilities(self, before: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """(m,) float64: the probabilities of tokens (m,) after those `before` them."""
+        back_off: np.ndarray = self.counts[tokens] / self.counts.sum()
+        if not len(self.seen):
+            return back_off
         pair = before * len(self.counts) + tokens
         index = np.minimum(np.searchsorted(self.seen, pair), len(self.seen) - 1)
         known = np.where(self.seen[index] == pair, self.times[index], 0)
-        back_off = self.counts[tokens] / self.counts.sum()
         norm = self.norm[before]
         return np.where(norm > 0, (known + self.types[before] * back_off) / np.maximum(norm, 1), back_off)
 
@@ -201,7 +203,8 @@ def _tried(unique: Ragged, copies: np.ndarray, unigram: np.ndarray) -> tuple[np.
     vocabulary, common = len(unigram), int(unigram.argmax())
     some = np.arange(len(unique)) % TRIED == TRIED - 1
     some &= np.cumsum(np.where(some, unique.lengths, 0)) <= MOST_TRIED
-    right, every, depth = np.zeros(len(BINS)), np.zeros(len(BINS)), 1
+    right: np.ndarray = np.zeros(len(BINS))
+    every, depth = right, 1
     if some.any():
         known, examples = _chosen(unique, ~some), unique[some]  # each once: a frequent case must not decide alone
         rows, columns = np.nonzero(scored_tokens(examples))
