@@ -25,6 +25,7 @@ from statewise.runtime.messages import escaped, in_words, say
 COMMANDS = {
     "list": "name all tasks, objectives, backbones, decoders, analyses and recipes",
     "data": "prepare data: token shards from text, street maps",
+    "inspect": "say what a file of yours is, and how to train on it",
     "train": "train a run from a recipe, or resume one",
     "status": "show how far a run, the runs of several seeds, or a suite are",
     "suite": "train a set of recipes, objectives, backbones and seeds; one table, one page",

@@ -16,7 +16,7 @@ from typing_extensions import override
 from statewise.runtime.messages import counted
 from statewise.tasks.own_files.encodings import Text
 from statewise.tasks.own_files.lines import Problems
-from statewise.tasks.own_files.sources import CELLS, CHUNK, Chunk, Source
+from statewise.tasks.own_files.sources import CELLS, CHUNK, LETTERS, Chunk, Source
 
 MARKS = ",;\t|"
 SAMPLE = 2**18
@@ -80,7 +80,7 @@ class Delimited(Source):
     def chunks(self, wanted: Sequence[str], problems: Problems | None) -> Iterator[Chunk]:
         places = [self.names.index(name) for name in wanted]
         width, record = len(self.names), 0
-        size = max(1, min(CHUNK, CELLS // width))
+        size = max(1, min(64, CELLS // width))
         with self._rows() as (reader, above):
             under_header = False
             while True:
@@ -88,6 +88,9 @@ class Delimited(Source):
                 rows = self._some(reader, size, line)
                 if not rows:
                     return
+                some = rows[:16]
+                letters = sum(sum(map(len, row)) for row in some) // len(some)
+                size = max(1, min(8 * size, CHUNK, CELLS // width, LETTERS // (letters + 1)))
                 if above + reader.line_num + 1 - line == len(rows):
                     lines = np.arange(line, line + len(rows))
                 else:  # cells contain line ends

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from statewise.tasks.own_files.encodings import Text
+from collections.abc import Iterable
+
 from statewise.tasks.own_files.lines import Problems
 from statewise.tasks.own_files.sources import Sequences
 
 
-def read_fasta(text: Text, problems: Problems) -> tuple[Sequences, list[str]]:
-    """Sequences named by the first word of their headers, every letter a symbol, and notes. Small letters, which mask
+def read_fasta(lines: Iterable[tuple[int, str]], problems: Problems) -> tuple[Sequences, list[str]]:
+    """Sequences of numbered lines, named by the first word of their headers, every letter a symbol, and notes. Small letters, which mask
     repeats, are read as capitals. Lines that begin with ; are comments."""
     found = Sequences()
     start, name, parts, small = 0, "", [], 0
@@ -20,7 +21,7 @@ def read_fasta(text: Text, problems: Problems) -> tuple[Sequences, list[str]]:
         elif start:
             problems.add(start, f"the sequence {name!r} has no letters")
 
-    for number, line in text.lines():
+    for number, line in lines:
         line = line.strip()
         if line.startswith(">"):
             close()

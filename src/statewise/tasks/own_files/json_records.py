@@ -14,7 +14,7 @@ from typing_extensions import override
 from statewise.runtime.json_files import loads
 from statewise.tasks.own_files.encodings import Text
 from statewise.tasks.own_files.lines import Problems
-from statewise.tasks.own_files.sources import CHUNK, Absent, Chunk, Source
+from statewise.tasks.own_files.sources import CHUNK, LETTERS, Absent, Chunk, Source
 from statewise.tasks.own_files.times import fraction
 
 KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
@@ -173,7 +173,7 @@ class JsonObjects(Source):
         self.nested = list(dict.fromkeys(name for value in firsts for name in _paths(value)))
         """Paths of values within objects."""
         if not self.names:
-            problems = Problems(self.path)
+            problems = Problems(self.path, by_kind=True)
             for _ in values.values(problems):
                 pass
             problems.raise_if_any()
@@ -193,7 +193,7 @@ class JsonObjects(Source):
     def chunks(self, wanted: Sequence[str], problems: Problems | None) -> Iterator[Chunk]:
         values, record = self.values.values(problems), 0
         paths = [name.split(".") for name in wanted]
-        while some := list(islice(values, CHUNK)):
+        while some := _some(values):
             lines = np.fromiter((number for number, _ in some), np.int64, len(some))
             objects = [value if isinstance(value, dict) else {} for _, value in some]
             cells = [
@@ -202,6 +202,18 @@ class JsonObjects(Source):
             ]
             yield Chunk(np.arange(record, record + len(some)), lines, list(cells))
             record += len(some)
+
+
+def _some(values: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    """The next records."""
+    some, letters = [], 0
+    for number, value in values:
+        some.append((number, value))
+        if isinstance(value, dict):
+            letters += sum(len(cell) for cell in value.values() if isinstance(cell, (str, list)))
+        if len(some) == CHUNK or letters > LETTERS:
+            break
+    return some
 
 
 def _within(value: dict[str, Any], path: Sequence[str]) -> Any:

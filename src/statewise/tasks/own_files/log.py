@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,7 @@ from statewise.tasks.own_files.layout import DROP, MISSING, SequenceFile, unesca
 from statewise.tasks.own_files.lines import Problems, beginning_of, opened
 from statewise.tasks.own_files.pgn import read_pgn
 from statewise.tasks.own_files.plain_text import files_in, read_folder, read_texts
-from statewise.tasks.own_files.sources import Absent, Sequences, Source, unknown_column, written
+from statewise.tasks.own_files.sources import Absent, Ids, Sequences, Source, unknown_column, written
 from statewise.tasks.own_files.times import EPOCHS, Moments, Reader, ordered
 from statewise.tasks.own_files.unfinished import cut_cases
 
@@ -201,66 +202,77 @@ def source_of(file: File, layout: SequenceFile) -> Source | None:
 
 def read_log(path: Path, layout: SequenceFile) -> EventLog:
     """The sequences of a file, or of the files of a folder. Raises `ValueError` as `FILE:LINE: what is wrong`."""
-    file = decoded(path, layout, lambda file: _read(file, layout))
-    return file
+    log: EventLog = decoded(path, layout, lambda file: _read(file, layout))
+    return log
 
 
 def decoded(path: Path, layout: SequenceFile, read: Callable[[File], Any]) -> Any:
     """What `read` makes of a file; in Windows-1252 if the file turns out not to be in UTF-8. Raises `ValueError`."""
-    file = identified(path, layout) if path.is_dir() or layout.encoding else None
     try:
-        return read(file or identified(path, layout))
+        return read(identified(path, layout))
     except UnicodeDecodeError:
-        if path.is_dir():
-            raise
+        pass
     text = western(text_of(path, layout.encoding, None), layout.encoding is not None)
     return read(identified(path, layout, text))
 
 
 def _read(file: File, layout: SequenceFile) -> EventLog:
-    problems = Problems(file.path)
     source = source_of(file, layout)
-    encoded = () if file.text is None or not file.text.note else (file.text.note,)
-    if source is not None:
-        roles = _roles(source, layout)
-        if roles.case is not None:
-            log = _events(source, roles, layout, problems)
-        else:
-            log = _rows(source, roles, layout, problems)
-        return replace(log, doubts=(*encoded, *log.doubts))
-    found, how, notes = _sequences(file, layout, problems)
-    return _log_of(found, file.path, layout, problems, how, notes, doubts=encoded)
+    log = _of_text(file, layout, None) if source is None else read_source(source, layout)
+    if file.text is not None and file.text.note:
+        return replace(log, doubts=(file.text.note, *log.doubts))
+    return log
 
 
-def _sequences(file: File, layout: SequenceFile, problems: Problems) -> tuple[Sequences, str, list[str]]:
-    """Sequences of a file without columns, how it was read, and notes."""
+def read_source(source: Source, layout: SequenceFile) -> EventLog:
+    """The sequences of a file with columns. Raises `ValueError` as `read_log` does."""
+    roles, problems = _roles(source, layout), Problems(source.path, by_kind=True)
+    read = _rows if roles.case is None else _events
+    return read(source, roles, layout, problems)
+
+
+def read_beginning(file: File, layout: SequenceFile, most: int) -> EventLog:
+    """The first `most` sequences, or lines, of a file without columns. Raises `ValueError` as `read_log` does."""
+    return _of_text(file, layout, most)
+
+
+def _of_text(file: File, layout: SequenceFile, most: int | None) -> EventLog:
+    problems = Problems(file.path, by_kind=True)
+    found, how, notes = _sequences(file, layout, problems, most)
+    return _log_of(found, file.path, layout, problems, how, notes)
+
+
+def _sequences(
+    file: File, layout: SequenceFile, problems: Problems, most: int | None
+) -> tuple[Sequences, str, list[str]]:
+    """Sequences of a file without columns, how it was read, and notes. `most`: sequences, or lines, that are read."""
     if file.family == "folder":
-        texts = [text_of(path, layout.encoding, None) for path in files_in(file.path)]
+        texts = [text_of(path, layout.encoding, None) for path in files_in(file.path)[:most]]
         try:
             return read_folder(texts, layout, problems), "a folder, one sequence a file", []
         except UnicodeDecodeError:
             raise ValueError(f"{file.path}: a file of this folder is not in UTF-8: set --task.encoding") from None
     assert file.text is not None
     if file.family == "fasta":
-        found, notes = read_fasta(file.text, problems)
+        found, notes = read_fasta(islice(file.text.lines(), most), problems)
         return found, "FASTA, each letter a symbol", notes
     if file.family == "pgn":
-        return read_pgn(file.text, problems), "PGN, the moves of each game", []
+        return read_pgn(file.text, problems, most), "PGN, the moves of each game", []
     if file.family == "json":
         from statewise.tasks.own_files.json_records import JsonValues
 
         values = JsonValues(file.text)
-        texts_or_lists = values.values(problems)
+        of_file = islice(values.values(problems), most)
         if values.kind is str:
-            return read_texts(texts_or_lists, layout, problems), values.how, []
+            return read_texts(of_file, layout, problems), values.how, []
         found = Sequences()
-        for record, (number, value) in enumerate(texts_or_lists):
+        for record, (number, value) in enumerate(of_file):
             try:
                 found.add(number, record, _nonempty(_symbols(value, "the line", layout)))
             except ValueError as error:
                 problems.add(number, str(error))
         return found, values.how, []
-    found = read_texts(file.text.lines(), layout, problems)
+    found = read_texts(islice(file.text.lines(), most), layout, problems)
     return found, "text, one sequence a line" + (", its prompt before a tab" if any(found.prompts) else ""), []
 
 
@@ -307,7 +319,6 @@ def _log_of(
     notes: Iterable[str],
     source: Source | None = None,
     columns: Sequence[str] = (),
-    doubts: Sequence[str] = (),
 ) -> EventLog:
     left = settled(path, layout, problems, len(found.lines))
     if not found.lines:
@@ -328,7 +339,7 @@ def _log_of(
         columns=tuple(columns),
         how=how,
         notes=tuple(notes),
-        doubts=(*doubts, *left),
+        doubts=tuple(left),
     )
 
 
@@ -445,7 +456,7 @@ class _Names:
 
     def __init__(self, column: str, layout: SequenceFile, *, replaced: bool) -> None:
         self.column, self.missing, self.replaced = column, layout.missing, replaced
-        self.ids: dict[str, int] = {}
+        self.ids = Ids()
         self.count: Counter[str] = Counter()
         """Missing cells, by how they are written."""
 
@@ -457,7 +468,7 @@ class _Names:
             texts: Sequence[Any] = cells
         else:
             texts = [cell if isinstance(cell, str) else str(cell) if _is_symbol(cell) else None for cell in cells]
-        codes = np.fromiter((ids.setdefault(text, len(ids)) for text in texts), np.int64, len(texts))
+        codes = ids.of(texts)
         gone = [
             code
             for text, code in ((text, ids.get(text)) for text in (None, "", *(MISSING if self.missing else ())))  # type: ignore[arg-type]
@@ -488,7 +499,7 @@ class _Names:
                 if self.missing == DROP:
                     kept[place] = False
                 else:
-                    codes[place] = ids.setdefault(self.missing, len(ids))
+                    codes[place] = ids[self.missing]
         return codes
 
     def notes(self) -> list[str]:

@@ -10,8 +10,8 @@ from statewise.tasks.own_files.lines import Problems
 from statewise.tasks.own_files.sources import Sequences
 
 
-def read_pgn(text: Text, problems: Problems) -> Sequences:
-    """The moves of the main line of every game, in standard algebraic notation. Raises `ValueError` without the
+def read_pgn(text: Text, problems: Problems, most: int | None = None) -> Sequences:
+    """The moves of the main line of every game, or of the first `most`, in standard algebraic notation. Raises `ValueError` without the
     package."""
     try:
         reader: Any = importlib.import_module("chess.pgn")
@@ -23,7 +23,7 @@ def read_pgn(text: Text, problems: Problems) -> Sequences:
         ) from None
     found = Sequences()
     with text.open() as file:
-        while (game := reader.read_game(file)) is not None:
+        while (most is None or len(found.lines) < most) and (game := reader.read_game(file)) is not None:
             record = len(found.lines) + problems.count
             name = game.headers.get("Event", "?")
             if game.errors:

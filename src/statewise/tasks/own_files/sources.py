@@ -16,6 +16,21 @@ CHUNK = 2**14
 CELLS = 2**22
 """Cells that are read at a time, at most, unless one record has more."""
 
+LETTERS = 2**23
+"""Characters that are read at a time, about, unless one record has more."""
+
+
+class Ids(dict[Any, int]):
+    """Numbers of values, in the order in which they are first asked for."""
+
+    def __missing__(self, value: Any) -> int:
+        number = self[value] = len(self)
+        return number
+
+    def of(self, values: Sequence[Any]) -> np.ndarray:
+        """(n,) int64 numbers of n values."""
+        return np.fromiter(map(self.__getitem__, values), np.int64, len(values))
+
 
 class Absent:
     """In place of a cell that a record does not have."""
@@ -103,7 +118,7 @@ class Sequences:
     """Collects sequences of symbols as arrays."""
 
     def __init__(self) -> None:
-        self.ids: dict[str, int] = {}
+        self.ids = Ids()
         self.codes: list[np.ndarray] = []
         self.records: list[int] = []
         self.lines: list[int] = []
@@ -114,9 +129,7 @@ class Sequences:
         self, line: int, record: int, answer: Sequence[str], prompt: Sequence[str] = (), name: str | None = None
     ) -> None:
         """One sequence: the first line of its record, the record's number, and its symbols."""
-        ids = self.ids
-        symbols = (*prompt, *answer)
-        self.codes.append(np.fromiter((ids.setdefault(one, len(ids)) for one in symbols), np.int32, len(symbols)))
+        self.codes.append(self.ids.of((*prompt, *answer)).astype(np.int32))
         self.records.append(record)
         self.lines.append(line)
         self.prompts.append(len(prompt))

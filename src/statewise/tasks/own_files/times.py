@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from statewise.runtime.messages import cut
+from statewise.tasks.own_files.sources import Ids
 
 EPOCHS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Units of numbers since 1970, by how many of them make a second."""
@@ -177,6 +178,8 @@ class Reader:
         number nor a time, by row."""
         texts, wrong = _texts(values)
         moments = Moments.empty(lines)
+        if not texts:
+            return moments, wrong
         joined = "\n".join(texts).encode("utf-8", "surrogatepass")
         shapes = joined.translate(_SHAPE).split(b"\n")
         if len(shapes) != len(texts):
@@ -186,8 +189,8 @@ class Reader:
         raw = np.frombuffer(joined + b"\n", np.uint8)
         widths = np.fromiter(map(len, shapes), np.int64, len(shapes))
         starts = np.cumsum(widths + 1) - widths - 1
-        ids: dict[bytes, int] = {}
-        of_row = np.fromiter((ids.setdefault(shape, len(ids)) for shape in shapes), np.int64, len(shapes))
+        ids = Ids()
+        of_row = ids.of(shapes)
         by_shape = np.split(np.argsort(of_row, kind="stable"), np.cumsum(np.bincount(of_row, minlength=len(ids)))[:-1])
         for (shape, _), rows in zip(ids.items(), by_shape):
             self._of_shape(shape.decode("utf-8", "replace"), rows, raw, starts, texts, moments)
