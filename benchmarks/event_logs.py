@@ -204,6 +204,30 @@ def exactly(process: Process, symbols: Sequence[str], examples: Examples) -> tup
     return process.posteriors(np.where(padded, process.tokens.index(END), numbers[examples.tokens]))
 
 
+def references(run: Path, process: Process) -> dict[str, tuple[float, float]]:
+    """Excess and accuracy of the exact prediction and of two baselines, on the held-out cases of a run."""
+    from statewise.model.model import model_of_run
+    from statewise.run import Run
+    from statewise.tasks.base import ComparedBySymbol
+    from statewise.tasks.baselines import scored_tokens
+
+    task = model_of_run(Run.open(run)).task
+    assert isinstance(task, ComparedBySymbol)
+    examples = task.held_out()
+    beliefs, exact = exactly(process, task.vocab.symbols, examples)
+    scored = scored_tokens(examples)
+    chosen = process.probabilities(beliefs[:, :-1][scored]).argmax(1)
+    truth = [process.tokens.index(task.vocab.symbols[token]) for token in examples.tokens[scored]]
+    floor, metrics = float(-np.log(exact[scored]).mean()), task.baselines(examples)
+    return {
+        "exact prediction": (0.0, float((chosen == truth).mean())),
+        **{
+            name: (metrics[name]["loss"] - floor, metrics[name]["token_accuracy"])
+            for name in ("variable order", "bigram")
+        },
+    }
+
+
 def tables(out: Path) -> Iterator[str]:
     """The tables of the finished runs, as Markdown."""
     from statewise.reporting.statistics import summarise
@@ -215,7 +239,8 @@ def tables(out: Path) -> Iterator[str]:
             runs = {int(one.name.removeprefix("seed-")): one for one in group.glob("seed-*") if one.is_dir()}
             done = {seed: measured(one, process) for seed, one in sorted(runs.items()) if Run(one).complete()}
             if done:
-                groups[group.name] = done, measured(runs[min(done)], process, untrained=True)
+                some_run = runs[min(done)]
+                groups[group.name] = done, measured(some_run, process, untrained=True)
         if not groups:
             continue
         first = groups.get("next_token-gpt", next(iter(groups.values())))[0]
@@ -229,6 +254,8 @@ def tables(out: Path) -> Iterator[str]:
                 shown[SUFFIXES[metric]] = lambda one, metric=metric: one.suffixes.get(metric, float("nan"))  # type: ignore[misc]
         header = ["model", "seeds", *shown, "R^2 untrained"]
         yield f"\n### {name}\n\n| {' | '.join(header)} |\n| --- | {' | '.join(['---:'] * (len(header) - 1))} |"
+        for group, (excess, accuracy) in references(some_run, process).items():
+            yield f"| {' | '.join([group, '', f'{excess:.3f}', '', f'{accuracy:.3f}', *[''] * (len(header) - 5)])} |"
         for group, (done, control) in groups.items():
             cells = [group, str(len(done))]
             for value in shown.values():

@@ -7,6 +7,7 @@ from command_line import called, two_steps
 from doubles import SMALL_RUN
 
 from statewise.cli import main
+from statewise.tasks import baselines
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,16 @@ def test_the_verdict_comes_first_and_is_in_the_report(run, capsys):
     few = json.loads(called(capsys, "evaluate", run, "--num", 3, "--json")[1])["verdict"]
     assert few["learned"] == "unknown"
     assert few["comparisons"][0]["low"] is None
+
+
+def test_baselines_are_computed_once_a_run_and_set(run, capsys, monkeypatch):
+    said = called(capsys, "evaluate", run)[1]
+    computed, predictions = [], baselines.predictions
+    monkeypatch.setattr(baselines, "predictions", lambda *words: (computed.append(1), predictions(*words))[1])
+    assert called(capsys, "evaluate", run)[1] == said
+    assert not computed
+    called(capsys, "evaluate", run, "--num", 9)
+    assert computed == [1]
 
 
 def test_tasks_of_which_more_is_known_get_no_verdict(tmp_path, capsys):

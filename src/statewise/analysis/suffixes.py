@@ -37,6 +37,8 @@ ROWS = 64
 """Sequences read at a time."""
 FEWEST = 5
 """Prefixes of a length from which on curves show it."""
+MOST_KEPT = 2**26
+"""Symbols of training suffixes, twice as many as are kept."""
 NANOSECONDS_OF_A_DAY = 86_400 * 10**9
 UNKNOWN = np.iinfo(np.int64).min
 """The time of a token that is no event."""
@@ -94,7 +96,8 @@ class Suffixes(Analysis):
           symbols and the time since the first one; `_with_elapsed`: from all of these; `_by_length`: of the mean in
           training after as many symbols.
 
-        Raises `LacksCapability` for other tasks, `ValueError` if every held-out case is unfinished.
+        Takes long for cases of thousands of symbols: choose fewer `prefixes` there. Raises `LacksCapability` for other
+        tasks, `ValueError` if all cases are unfinished.
         """
         task, predictor = subject.task, subject.snapshot.predictor
         self.check(task, lambda: predictor)
@@ -371,13 +374,17 @@ class Past(NamedTuple):
 
     @classmethod
     def of(cls, training: Ragged, end: int, gaps: np.ndarray) -> Past:
-        """Of finished training cases."""
+        """Of finished training cases, the first of them if their suffixes have too many symbols. Raises `ValueError` if
+        there are none."""
         suffixes: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
         symbols, lengths, left = [], [], []
-        for row in range(len(training)):
+        finished = training.tokens[training.starts + training.lengths - 1] == end
+        if not finished.any():
+            raise ValueError("every training case is unfinished, so that no suffix is known to compare with")
+        rows = np.flatnonzero(finished)
+        rows = rows[np.cumsum(training.lengths[rows] ** 2) <= MOST_KEPT + training.lengths[rows[0]] ** 2]
+        for row in rows.tolist():
             tokens = training.row(row)
-            if tokens[-1] != end:
-                continue
             steps = [int(token) for token in steps_in(tokens, end, gaps)]
             places = np.flatnonzero(~np.isin(tokens[:-1], gaps))
             for number, place in enumerate(places.tolist(), 1):
@@ -387,11 +394,11 @@ class Past(NamedTuple):
                     lengths.append(place + 1)
                     left.append(len(steps) - number)
         most = {symbol: counts.most_common(1)[0][0] for symbol, counts in suffixes.items()}
-        number = np.array(left, np.float64)
+        steps_left = np.array(left, np.float64)
         return cls(
             lambda symbol: most.get(symbol, ()),
-            _by_length(np.array(symbols), number, np.median),
-            _by_length(np.array(lengths), number, np.median),
+            _by_length(np.array(symbols), steps_left, np.median),
+            _by_length(np.array(lengths), steps_left, np.median),
         )
 
 

@@ -221,8 +221,8 @@ MOST_MARKED = 15
 
 def frequent(graph: ProcessMap) -> list[int]:
     """Numbers of the edges to draw: the fewest that cover `COVERED` of the transitions of data and samples, at most
-    `MOST_EDGES`; of the others the most frequent that differ, at most `MOST_MARKED`; and of the end and
-    each node that is drawn, the most frequent edges to it and from it."""
+    `MOST_EDGES`; of the others the most frequent that differ, at most `MOST_MARKED`; and the most frequent edges to the
+    end, and to and from each node that is drawn."""
     totals = [max(1, sum(getattr(edge, side) for edge in graph.edges)) for side in ("data", "model")]
     weights = np.array([edge.data / totals[0] + edge.model / totals[1] for edge in graph.edges])
     order = np.argsort(-weights, kind="stable")

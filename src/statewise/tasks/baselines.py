@@ -19,8 +19,9 @@ order of the vocabulary.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,10 @@ MOST_TRIED = 2**15
 """Most tokens that are predicted so."""
 BINS = np.array([0, 1, 2, 3, 4, 8, 16, LONGEST])
 """Lengths of matches up to each of these have one share of right predictions."""
+
+
+VERSION = 1
+"""Number of the definitions above: caches of others are not read."""
 
 
 class Prediction(NamedTuple):
@@ -75,6 +80,42 @@ def predictions(
         "variable order": Prediction(order.chosen, order.probabilities, depth),
         "repeat last": Prediction(before),
         f"always {end_symbol}": Prediction(np.full(len(targets), end)),
+    }
+
+
+def remembered(
+    remember: Callable[[str, Callable[[], np.ndarray]], np.ndarray],
+    training: Ragged,
+    examples: Examples,
+    vocabulary: int,
+    end: int,
+    end_symbol: str,
+) -> dict[str, Prediction]:
+    """`predictions`, cached by `remember` under a checksum of the training sequences and the examples."""
+    names: list[str] = []
+
+    def make() -> np.ndarray:
+        made = predictions(training, examples, vocabulary, end, end_symbol)
+        names.extend(made)
+        nothing = np.full(int(scored_tokens(examples).sum()), np.nan)
+        return np.stack(
+            [
+                part
+                for one in made.values()
+                for part in (one.chosen.astype(np.float64), nothing if one.probabilities is None else one.probabilities)
+            ]
+        )
+
+    content = hashlib.sha256()
+    known = (training.tokens, training.lengths, training.prompt_lengths)
+    for part in (*known, examples.tokens, examples.lengths, scored_tokens(examples)):
+        content.update(f"{part.shape} {part.dtype}".encode() + np.ascontiguousarray(part).tobytes())
+    found = remember(f"baselines {VERSION} {content.hexdigest()}", make)
+    every = ["unigram", "bigram", "longest match", "variable order", "repeat last", f"always {end_symbol}"]
+    assert names in ([], every)
+    return {
+        name: Prediction(chosen.astype(np.int64), None if np.isnan(chances).any() else chances)
+        for name, chosen, chances in zip(every, found[::2], found[1::2], strict=True)
     }
 
 
@@ -138,10 +179,12 @@ class _Bigram:
 
     def probabilities(self, before: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """(m,) float64: the probabilities of tokens (m,) after those `before` them."""
+        back_off: np.ndarray = self.counts[tokens] / self.counts.sum()
+        if not len(self.seen):
+            return back_off
         pair = before * len(self.counts) + tokens
         index = np.minimum(np.searchsorted(self.seen, pair), len(self.seen) - 1)
         known = np.where(self.seen[index] == pair, self.times[index], 0)
-        back_off = self.counts[tokens] / self.counts.sum()
         norm = self.norm[before]
         return np.where(norm > 0, (known + self.types[before] * back_off) / np.maximum(norm, 1), back_off)
 
@@ -160,7 +203,8 @@ def _tried(unique: Ragged, copies: np.ndarray, unigram: np.ndarray) -> tuple[np.
     vocabulary, common = len(unigram), int(unigram.argmax())
     some = np.arange(len(unique)) % TRIED == TRIED - 1
     some &= np.cumsum(np.where(some, unique.lengths, 0)) <= MOST_TRIED
-    right, every, depth = np.zeros(len(BINS)), np.zeros(len(BINS)), 1
+    right: np.ndarray = np.zeros(len(BINS))
+    every, depth = right, 1
     if some.any():
         known, examples = _chosen(unique, ~some), unique[some]  # each once: a frequent case must not decide alone
         rows, columns = np.nonzero(scored_tokens(examples))

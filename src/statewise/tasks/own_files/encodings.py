@@ -33,7 +33,12 @@ class Text(NamedTuple):
         `UnicodeDecodeError`."""
         wide = self.encoding.startswith(("utf-16", "utf_16", "utf-32", "utf_32"))
         with opened(self.path, text=not wide) as file, TextIOWrapper(file, self.encoding, newline=self.newline) as text:
-            yield text
+            try:
+                yield text
+            except UnicodeDecodeError:
+                raise
+            except UnicodeError as error:
+                raise ValueError(f"{self.path}: not {self.encoding} text ({error})") from None
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """(line number from 1, line without its line end) for every line that is not blank. Raises `ValueError` if
@@ -89,7 +94,7 @@ def western(text: Text, given: bool) -> Text:
         wrong = "UTF-8" if text.encoding == "utf-8-sig" else text.encoding
         hint = "" if given else ": set --task.encoding if it is text"
         raise ValueError(f"{text.path}:{undecodable}: not {wrong} text ({reason}){hint}")
-    place = next(at for at, letter in enumerate(example) if ord(letter) > 127)
+    place = next((at for at, letter in enumerate(example) if ord(letter) > 127), 0)
     shown = cut(example[max(0, place - 20) : place + 20])
     return text._replace(
         encoding=WESTERN,

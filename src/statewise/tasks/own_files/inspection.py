@@ -130,7 +130,7 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     first = _First(source)
     names = list(dict.fromkeys(source.names))[:COLUMNS]
     cells: dict[str, list[Any]] = {name: [] for name in names}
-    problems = Problems(file.path)
+    problems = Problems(file.path, by_kind=True)
     for chunk in first.chunks(names, problems):
         for name, column in zip(names, chunk.cells):
             cells[name].extend(column)
@@ -164,7 +164,7 @@ def _is_table(file: File) -> bool:
         tabbed = table.dialect.delimiter == "\t" and len(names) == 2  # as prompts are
         if len(names) < 2 or len(names) > COLUMNS or tabbed or len(set(names)) < len(names) or "" in names:
             return False
-        problems = Problems(file.path)
+        problems = Problems(file.path, by_kind=True)
         chunk = next(table.chunks(names, problems), None)
     except ValueError:
         return False
@@ -355,7 +355,15 @@ def _layout(
             missing = layout.missing or ("drop" if gone else None)
             return replace(layout, column=symbol if symbol != source.symbol else None, missing=missing)
         order = candidates["order"][0] if candidates["order"] else None
-        return replace(layout, column=symbol, group=layout.group or candidates["case"][0], order=layout.order or order)
+        used = (symbol, order, candidates["case"][0])
+        gone = any(by_name[name].missing for name in used if name in by_name)
+        return replace(
+            layout,
+            column=symbol,
+            group=layout.group or candidates["case"][0],
+            order=layout.order or order,
+            missing=layout.missing or ("drop" if gone else None),
+        )
     if layout.column is None and {"prompt", "target"} - set(by_name):
         sequences = [column.name for column in columns if column.kind in ("list", "words")] or [
             column.name for column in columns if column.kind == "word"

@@ -173,7 +173,7 @@ class JsonObjects(Source):
         self.nested = list(dict.fromkeys(name for value in firsts for name in _paths(value)))
         """Paths of values within objects."""
         if not self.names:
-            problems = Problems(self.path)
+            problems = Problems(self.path, by_kind=True)
             for _ in values.values(problems):
                 pass
             problems.raise_if_any()

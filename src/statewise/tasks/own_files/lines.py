@@ -145,10 +145,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 class Problems:
-    """Collects the problems of a file, to report the first of each kind and how many there are."""
+    """Collects the problems of a file, to report the first and how many there are; `by_kind`: of each kind."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, by_kind: bool = False) -> None:
+        self.path, self.by_kind = path, by_kind
         self.kinds: dict[str, tuple[str, int]] = {}
 
     @property
@@ -159,7 +159,7 @@ class Problems:
     def add(self, line: int, what: str, kind: str | None = None) -> None:
         """Records a problem in `line`. `kind`: problems that are counted together; None: those whose text differs in
         values and numbers alone."""
-        kind = _VALUES.sub("...", what) if kind is None else kind
+        kind = "" if not self.by_kind else _VALUES.sub("...", what) if kind is None else kind
         if kind not in self.kinds and len(self.kinds) >= MOST_KINDS:
             kind = OTHERS
         example, count = self.kinds.get(kind, (f"{self.path}:{line}: {what}", 0))

@@ -208,12 +208,10 @@ def read_log(path: Path, layout: SequenceFile) -> EventLog:
 
 def decoded(path: Path, layout: SequenceFile, read: Callable[[File], Any]) -> Any:
     """What `read` makes of a file; in Windows-1252 if the file turns out not to be in UTF-8. Raises `ValueError`."""
-    file = identified(path, layout) if path.is_dir() or layout.encoding else None
     try:
-        return read(file or identified(path, layout))
+        return read(identified(path, layout))
     except UnicodeDecodeError:
-        if path.is_dir():
-            raise
+        pass
     text = western(text_of(path, layout.encoding, None), layout.encoding is not None)
     return read(identified(path, layout, text))
 
@@ -228,7 +226,7 @@ def _read(file: File, layout: SequenceFile) -> EventLog:
 
 def read_source(source: Source, layout: SequenceFile) -> EventLog:
     """The sequences of a file with columns. Raises `ValueError` as `read_log` does."""
-    roles, problems = _roles(source, layout), Problems(source.path)
+    roles, problems = _roles(source, layout), Problems(source.path, by_kind=True)
     read = _rows if roles.case is None else _events
     return read(source, roles, layout, problems)
 
@@ -239,7 +237,7 @@ def read_beginning(file: File, layout: SequenceFile, most: int) -> EventLog:
 
 
 def _of_text(file: File, layout: SequenceFile, most: int | None) -> EventLog:
-    problems = Problems(file.path)
+    problems = Problems(file.path, by_kind=True)
     found, how, notes = _sequences(file, layout, problems, most)
     return _log_of(found, file.path, layout, problems, how, notes)
 

@@ -386,7 +386,9 @@ class Sequences(Task, ComparedBySymbol):
     def _predicted(self, examples: Examples) -> dict[str, baselines.Prediction]:
         """Predictions of the baselines; those of the last examples are kept."""
         if self._predictions is None or self._predictions[0] is not examples:
-            made = baselines.predictions(self.training(), examples, len(self.vocab), self.end, self.config.end)
+            made = baselines.remembered(
+                self.remember, self.training(), examples, len(self.vocab), self.end, self.config.end
+            )
             self._predictions = examples, made
         return self._predictions[1]
 

@@ -178,6 +178,8 @@ class Reader:
         number nor a time, by row."""
         texts, wrong = _texts(values)
         moments = Moments.empty(lines)
+        if not texts:
+            return moments, wrong
         joined = "\n".join(texts).encode("utf-8", "surrogatepass")
         shapes = joined.translate(_SHAPE).split(b"\n")
         if len(shapes) != len(texts):

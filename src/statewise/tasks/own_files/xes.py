@@ -125,6 +125,10 @@ class _Parser:
         except expat.ExpatError as error:
             what = expat.errors.messages[error.code]
             raise ValueError(f"{self.path}:{error.lineno}: not XML: {what}") from None
+        except (LookupError, ValueError) as error:  # of an encoding that the parser does not know
+            if str(error).startswith(str(self.path)):
+                raise
+            raise ValueError(f"{self.path}: not XML that can be read: {error}") from None
 
     def _entity(self, *_: Any) -> None:
         raise ValueError(
