@@ -14,7 +14,7 @@ import numpy as np
 
 from statewise.runtime.json_files import loads
 from statewise.runtime.messages import counted, series
-from statewise.tasks.own_files.encodings import Text, text_of, western
+from statewise.tasks.own_files.encodings import WESTERN, Text, text_of, western
 from statewise.tasks.own_files.fasta import read_fasta
 from statewise.tasks.own_files.file_formats import Format, recognised
 from statewise.tasks.own_files.layout import DROP, MISSING, SequenceFile, unescaped
@@ -219,9 +219,11 @@ def decoded(path: Path, layout: SequenceFile, read: Callable[[File], Any]) -> An
 def _read(file: File, layout: SequenceFile) -> EventLog:
     source = source_of(file, layout)
     log = _of_text(file, layout, None) if source is None else read_source(source, layout)
-    if file.text is not None and file.text.note:
+    if file.text is None or not file.text.note:
+        return log
+    if file.text.encoding == WESTERN:
         return replace(log, doubts=(file.text.note, *log.doubts))
-    return log
+    return replace(log, notes=(file.text.note, *log.notes))
 
 
 def read_source(source: Source, layout: SequenceFile) -> EventLog:
