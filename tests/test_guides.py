@@ -197,7 +197,8 @@ def evaluated(words, said):
     if "--fills" in words:
         assert "goal_nats" in said
         return
-    assert re.search(rf"^{model.task.headline.metric} is -?[\d.e-]+|^These examples do not give|nats a symbol", said, re.M), said
+    sentence = rf"^{model.task.headline.metric} is -?[\d.e-]+|^These examples do not give|nats a symbol"
+    assert re.search(sentence, said, re.M), said
     (path,) = re.findall(r"^wrote (\S+\.json)$", said, re.M)
     assert json.loads(Path(path).read_text())["metrics"]
     if losses := option(words, "--losses"):
