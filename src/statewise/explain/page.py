@@ -146,8 +146,8 @@ def _comparisons(made: Explanation) -> str:
         for one in made.verdict.comparisons
     )
     return (
-        '<div class="scroll"><table class="compared"><thead><tr><th>predictor</th><th>nats per event</th><th>model minus it</th>'
-        f"<th>95% interval</th></tr></thead><tbody><tr><td>model</td><td>{made.verdict.loss:.3f}</td><td></td><td></td>"
+        '<div class="scroll"><table class="compared"><thead><tr><th>predictor</th><th>nats per event</th>'
+        f"<th>model minus it</th><th>95% interval</th></tr></thead><tbody><tr><td>model</td><td>{made.verdict.loss:.3f}</td><td></td><td></td>"
         f"</tr>{rows}</tbody></table></div>"
     )
 
