@@ -23,7 +23,7 @@ PANEL = Panel(
 def test_points_stand_where_their_axes_say():
     root = ElementTree.fromstring(panel_svg(PANEL, 'what "it" shows'))
     assert root.attrib["aria-label"] == 'what "it" shows'
-    dots = [element for element in root.iter("circle")]
+    dots = list(root.iter("circle"))
     assert len(dots) == 2  # NaN has no place, a control no dots
     assert float(dots[0].attrib["cx"]) == LEFT
     assert float(dots[1].attrib["cx"]) == WIDTH - RIGHT

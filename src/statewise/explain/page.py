@@ -145,10 +145,11 @@ def _comparisons(made: Explanation) -> str:
         f"<td>{_interval(one.low, one.high)}</td></tr>"
         for one in made.verdict.comparisons
     )
+    header = "".join(f"<th>{name}</th>" for name in ("predictor", "nats per event", "model minus it", "95% interval"))
+    own = f"<tr><td>model</td><td>{made.verdict.loss:.3f}</td><td></td><td></td></tr>"
     return (
-        '<div class="scroll"><table class="compared"><thead><tr><th>predictor</th><th>nats per event</th>'
-        f"<th>model minus it</th><th>95% interval</th></tr></thead><tbody><tr><td>model</td><td>{made.verdict.loss:.3f}</td><td></td><td></td>"
-        f"</tr>{rows}</tbody></table></div>"
+        f'<div class="scroll"><table class="compared"><thead><tr>{header}</tr></thead>'
+        f"<tbody>{own}{rows}</tbody></table></div>"
     )
 
 
