@@ -440,7 +440,7 @@ def _surprising(made: Explanation) -> str:
         '<h2 id="surprising">The most surprising cases</h2>'
         "<p>Cases with the most nats beyond what the model expects, given how unsure it is. The darker an event, the "
         f"more it surprises; the framed one surprises most. Dashed events are not scored. {some} of these "
-        f"{len(made.surprising):,} cases surprise more than expected.</p>{''.join(map(_case, made.surprising))}"
+        f"{len(made.surprising):,} cases {'surprises' if more == 1 else 'surprise'} more than expected.</p>{''.join(map(_case, made.surprising))}"
     )
 
 
