@@ -1,6 +1,6 @@
 """Does a belief objective help on event logs? Three logs of known processes, four models, five seeds.
 
-python benchmarks/event_logs.py OUT [--seeds 1-5] [--jobs N] [--steps 2000]
+python benchmarks/event_logs.py OUT [--seeds 1-5] [--jobs N] [--steps 800]
 python benchmarks/event_logs.py OUT --table
 
 Writes the logs and `suite.yaml` into OUT, trains what is missing with `statewise suite` into OUT/runs, and prints the
@@ -118,7 +118,7 @@ def cases(process: Process, rng: np.random.Generator, count: int) -> list[list[s
     return found[:count]
 
 
-def write(out: Path, steps: int = 2000) -> Path:
+def write(out: Path, steps: int = 800) -> Path:
     """Writes logs and suite. Returns the path of the suite."""
     out.mkdir(parents=True, exist_ok=True)
     recipes = {}
@@ -271,7 +271,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", default="1-5")
     parser.add_argument("--jobs", default="1")
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--table", action="store_true", help="train nothing")
     options = parser.parse_args(words)
     suite = write(options.out, options.steps)
