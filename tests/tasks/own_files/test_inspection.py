@@ -15,6 +15,7 @@ EVENTS = "id,activity,when\n" + "".join(
 SLASHED = "id,activity,when\n" + "".join(
     f"{n // 4},{'abcd'[n % 4]},0{1 + n % 9}/0{1 + n % 7}/2024 08:00\n" for n in range(80)
 )
+STEPS = "".join(json.dumps({"n": n, "steps": ["a", str(n)]}) + "\n" for n in range(9))
 XES = '<log xes.version="1.0">' + "".join(
     f'<trace><string key="concept:name" value="{n}"/>'
     + "".join(f'<event><string key="concept:name" value="{name}"/></event>' for name in ("a", "b", str(n % 5)))
@@ -46,7 +47,7 @@ def trained_on(command):
         ("".join(f"a b {n}\n" for n in range(9)), "x.txt", "text, 9 sequences", 9, {}),
         ("".join(f"north,east,{n}{',end' * (n % 2)}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ","}),
         ("".join(f"abc{n}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ""}),
-        ("".join(json.dumps({"n": n, "steps": ["a", str(n)]}) + "\n" for n in range(9)), "x.jsonl", "lists", 9, {"column": "steps"}),
+        (STEPS, "x.jsonl", "lists", 9, {"column": "steps"}),
         ("".join(json.dumps({"prompt": "a", "target": [str(n)]}) + "\n" for n in range(9)), "x.jsonl", "JSON", 9, {}),
         (">a\nACG\n>b\nTTg\n", "x.fa", "FASTA, 2 sequences", 2, {}),
     ],

@@ -30,9 +30,15 @@ COLUMNS = 200
 """Columns that are described, at most."""
 MOSTLY = 0.9
 """Share of the cells of a column by which it is judged."""
-CASE = r"case|trace|session|user|customer|patient|visitor|device|machine|ticket|incident|order|account|episode|run|game|group|id"
-SYMBOL = r"activity|event|action|concept:name|task|operation|symbol|token|span|tool|type|status|step|page|item|move|state|name"
-TIME = r"start|begin|timestamp|time|when|date|order|seq|index|step|position|hour|day"
+CASE = (
+    "case|trace|session|user|customer|patient|visitor|device|machine|ticket|incident|order|account|episode|run|game|"
+    "group|id"
+)
+SYMBOL = (
+    "activity|event|action|concept:name|task|operation|symbol|token|span|tool|type|status|step|page|item|move|state|"
+    "name"
+)
+TIME = "start|begin|timestamp|time|when|date|order|seq|index|step|position|hour|day"
 
 
 @dataclass(frozen=True)
@@ -364,7 +370,7 @@ def _layout(
             order=layout.order or order,
             missing=layout.missing or ("drop" if gone else None),
         )
-    if layout.column is None and {"prompt", "target"} - set(by_name):
+    if layout.column is None and not set(by_name) >= {"prompt", "target"}:
         sequences = [column.name for column in columns if column.kind in ("list", "words")] or [
             column.name for column in columns if column.kind == "word"
         ]

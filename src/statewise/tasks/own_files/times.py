@@ -100,7 +100,8 @@ def check_format(text: str) -> re.Pattern[str]:
     dated = used & {"year", "short_year"} and used & {"month", "name"} and "day" in used
     if not dated:
         raise ValueError(
-            f"task.time_format must have year, month and day, such as %d/%m/%Y %H:%M, or be s, ms, us or ns, not {text!r}"
+            f"task.time_format must have year, month and day, such as %d/%m/%Y %H:%M, or be s, ms, us or ns, not "
+            f"{text!r}"
         )
     return re.compile(pattern, re.IGNORECASE)
 
