@@ -309,7 +309,7 @@ def _candidates(columns: Sequence[Column], source: Source) -> dict[str, tuple[st
     cases = {
         column.name: _hint(column.name, CASE) + column.repeated / 2
         for column in columns
-        if column.kind in ("word", "number") and 1 < column.different and column.repeated > 0.5
+        if column.kind in ("word", "number") and column.different > 1 and column.repeated > 0.5
     }
     cases = {name: value for name, value in cases.items() if _hint(name, CASE) or by_name[name].different > 5}
     times = {
@@ -410,9 +410,9 @@ def _reads(log: EventLog) -> list[str]:
     counts = np.bincount(log.codes, minlength=len(log.symbols))
     most = ", ".join(f"{cut(log.symbols[code], 24)!r}" for code in np.argsort(-counts, kind="stable")[:5])
     return [
-        f"{log.how}",
-        f"{counted(len(log), 'sequence')}, {counted(len(log.codes), 'symbol')}, {len(log.symbols):,} of them different, "
-        f"such as {most}",
+        log.how,
+        f"{counted(len(log), 'sequence')}, {counted(len(log.codes), 'symbol')}, {len(log.symbols):,} of them "
+        f"different, such as {most}",
         f"lengths: {lengths.min():,} to {lengths.max():,}, median {np.median(lengths):,g}",
         *log.notes,
         *(f"warning: {doubt}" for doubt in log.doubts),
