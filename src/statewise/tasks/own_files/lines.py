@@ -33,7 +33,7 @@ def opened(path: Path, *, text: bool = False) -> Iterator[BufferedReader]:
             file = stack.enter_context(open(path, "rb"))
             before = os.fstat(file.fileno())
             inner = _unpacked(file, path, stack)
-            checked = _Checked(inner, path, before.st_size if inner is not file else None, text)
+            checked = _Checked(inner, path, None if inner is file else file, text)
             yield BufferedReader(checked, _BLOCK)
             after = os.fstat(file.fileno())
             if stat.S_ISREG(after.st_mode) and (before.st_size, before.st_mtime_ns) != (
@@ -53,7 +53,9 @@ def opened(path: Path, *, text: bool = False) -> Iterator[BufferedReader]:
 def _unpacked(file: BufferedReader, path: Path, stack: ExitStack) -> IO[bytes]:
     magic = file.peek(4)[:4]
     if magic[:2] == b"\x1f\x8b" or (path.suffix.lower() == ".gz" and magic):
-        return stack.enter_context(gzip.GzipFile(fileobj=file))
+        packed: Any = gzip.GzipFile(fileobj=file)
+        inner: IO[bytes] = stack.enter_context(packed)
+        return inner
     if magic not in (b"PK\x03\x04", b"PK\x05\x06"):
         return file
     archive = stack.enter_context(zipfile.ZipFile(file))
@@ -74,14 +76,14 @@ def _unpacked(file: BufferedReader, path: Path, stack: ExitStack) -> IO[bytes]:
 
 
 _BLOCK = 2**18
-_RATIO, _ENOUGH = 500, 2**28
-"""A file that is unpacked to more than so many times its size, and to more than so many bytes, is refused."""
+_RATIO, _ENOUGH = 500, 2**22
+"""What is unpacked to more than so many times the bytes that were read, and to more than so many bytes, is refused."""
 
 
 class _Checked(RawIOBase):
-    """Bytes that are counted while they are read. `packed`: size of the packed file, if it is one."""
+    """Bytes that are counted while they are read. `packed`: the file that they are unpacked from, if it is one."""
 
-    def __init__(self, inner: IO[bytes], path: Path, packed: int | None, text: bool) -> None:
+    def __init__(self, inner: IO[bytes], path: Path, packed: BufferedReader | None, text: bool) -> None:
         self.inner, self.path, self.packed, self.text = inner, path, packed, text
         self.size, self.lines = 0, 1
 
@@ -93,10 +95,10 @@ class _Checked(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         block = self.inner.read(len(buffer))
         self.size += len(block)
-        if self.packed is not None and self.size > max(_ENOUGH, _RATIO * self.packed):
+        if self.packed is not None and self.size > _ENOUGH and self.size > _RATIO * self.packed.tell():
             raise ValueError(
-                f"{self.path}: this file is unpacked to more than {_RATIO} times its size, as files made to fill a disk "
-                "are: unpack it yourself if it is sound"
+                f"{self.path}: this file is unpacked to more than {_RATIO} times its size, as files made to fill a "
+                "disk are: unpack it yourself if it is sound"
             )
         if self.text:
             zero = block.find(b"\0")

@@ -14,7 +14,7 @@ import numpy as np
 
 from statewise.runtime.json_files import loads
 from statewise.runtime.messages import counted, series
-from statewise.tasks.own_files.encodings import Text, text_of, western
+from statewise.tasks.own_files.encodings import WESTERN, Text, text_of, western
 from statewise.tasks.own_files.fasta import read_fasta
 from statewise.tasks.own_files.file_formats import Format, recognised
 from statewise.tasks.own_files.layout import DROP, MISSING, SequenceFile, unescaped
@@ -219,9 +219,11 @@ def decoded(path: Path, layout: SequenceFile, read: Callable[[File], Any]) -> An
 def _read(file: File, layout: SequenceFile) -> EventLog:
     source = source_of(file, layout)
     log = _of_text(file, layout, None) if source is None else read_source(source, layout)
-    if file.text is not None and file.text.note:
+    if file.text is None or not file.text.note:
+        return log
+    if file.text.encoding == WESTERN:
         return replace(log, doubts=(file.text.note, *log.doubts))
-    return log
+    return replace(log, notes=(file.text.note, *log.notes))
 
 
 def read_source(source: Source, layout: SequenceFile) -> EventLog:
@@ -390,8 +392,8 @@ def _listed(source: Source, names: str, several: bool) -> list[str]:
         if several:
             return parts
         raise ValueError(
-            f"{source.path}: several columns make one symbol only in a file with an event per row: set task.group to the "
-            "column that names the case"
+            f"{source.path}: several columns make one symbol only in a file with an event per row: set task.group to "
+            "the column that names the case"
         )
     return [names]
 
@@ -649,7 +651,8 @@ def _joined(columns: list[np.ndarray], ids: list[dict[str, int]], path: Path) ->
     if len(set(symbols)) < len(symbols):
         twice = next(symbol for symbol in symbols if symbols.count(symbol) > 1)
         raise ValueError(
-            f"{path}: the columns make the symbol {twice!r} in two ways, since their values have plus signs: replace those"
+            f"{path}: the columns make the symbol {twice!r} in two ways, since their values have plus signs: replace "
+            "those"
         )
     return symbols, rank[codes.ravel()]
 
@@ -704,8 +707,8 @@ def _doubts(log: EventLog, roles: Roles, layout: SequenceFile, cycle: str | None
             if case in MISSING:
                 length = int(log.lengths[number])
                 yield (
-                    f"{counted(length, 'event')} {'has' if length == 1 else 'have'} the case {case!r}, which often stands "
-                    "for a missing value: if it does, set --task.missing drop"
+                    f"{counted(length, 'event')} {'has' if length == 1 else 'have'} the case {case!r}, which often "
+                    "stands for a missing value: if it does, set --task.missing drop"
                 )
     if cycle is not None and {"start", "complete"} <= stages:
         columns = ",".join([*roles.symbols, cycle])

@@ -42,6 +42,8 @@ class Xes(Source):
         self.names = [*parser.found]
         self.whole = parser.done
         """Whether the beginning is the whole file, so that `names` has all columns."""
+        if self.whole and not any(not name.startswith(OF_TRACE) for name in self.names):
+            raise ValueError(f"{path}: no trace of this log has an event with an attribute")
 
     @override
     def has(self, name: str) -> bool:
