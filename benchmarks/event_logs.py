@@ -1,6 +1,6 @@
 """Does a belief objective help on event logs? Three logs of known processes, four models, five seeds.
 
-python benchmarks/event_logs.py OUT [--seeds 1-5] [--jobs N]
+python benchmarks/event_logs.py OUT [--seeds 1-5] [--jobs N] [--steps 800]
 python benchmarks/event_logs.py OUT --table
 
 Writes the logs and `suite.yaml` into OUT, trains what is missing with `statewise suite` into OUT/runs, and prints the
@@ -271,9 +271,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", default="1-5")
     parser.add_argument("--jobs", default="1")
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--table", action="store_true", help="train nothing")
     options = parser.parse_args(words)
-    suite = write(options.out)
+    suite = write(options.out, options.steps)
     if not options.table:
         command = [sys.executable, "-m", "statewise", "suite", str(suite), "--out", str(options.out / "runs")]
         code = subprocess.run([*command, "--seeds", options.seeds, "--jobs", options.jobs], check=False).returncode

@@ -42,9 +42,7 @@ def test_cases_are_drawn_as_often_as_the_process_says(name):
     assert max(map(len, drawn)) <= event_logs.LONGEST
     firsts = [case[0] if case else END for case in drawn]
     for token, chance in zip(process.tokens, process.probabilities(process.start[None])[0]):
-        assert firsts.count(token) / 400 == pytest.approx(
-            chance, abs=5 * math.sqrt(chance * (1 - chance) / 400) + 1e-9
-        )
+        assert firsts.count(token) / 400 == pytest.approx(chance, abs=5 * math.sqrt(chance * (1 - chance) / 400) + 1e-9)
 
 
 def test_the_suite_has_four_models_a_log_and_five_seeds(tmp_path, monkeypatch):

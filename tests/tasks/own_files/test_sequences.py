@@ -567,8 +567,8 @@ def test_names_of_missing_values_are_warned_of(tmp_path):
     assert found == [
         "warning: 4 events have the case 'NA', which often stands for a missing value: if it does, set --task.missing "
         "drop",
-        "warning: 5 symbols are 'NA' or 'NaN', which often stand for missing values: if they do, set --task.missing drop, "
-        "or --task.missing SYMBOL",
+        "warning: 5 symbols are 'NA' or 'NaN', which often stand for missing values: if they do, set --task.missing "
+        "drop, or --task.missing SYMBOL",
     ]
     lines = task_of(tmp_path, "go NA\nNA go\ngo go\n")
     assert not [line for line in lines.summary() if line.startswith("warning: ")]

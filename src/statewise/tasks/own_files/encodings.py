@@ -23,7 +23,8 @@ class Text(NamedTuple):
     path: Path
     encoding: str
     newline: str
-    """What ends its lines, after which `splitlines` of Python finds nothing more: "\\n", or "\\r" if it has no other."""
+    """What ends its lines: a line feed, after which a carriage return may stand before it; or, in a file without line
+    feeds, a carriage return."""
     note: str = ""
     """What the user should know about the encoding."""
 
@@ -73,8 +74,8 @@ def text_of(path: Path, encoding: str | None, kind: Format | None) -> Text:
 
 
 def western(text: Text, given: bool) -> Text:
-    """The same text in Windows-1252, after it turned out not to be in UTF-8. Raises `ValueError`, naming the line, if it
-    is not in Windows-1252 either, if parts of it are in UTF-8, or if the encoding is `given`."""
+    """The same text in Windows-1252, after it turned out not to be in UTF-8. Raises `ValueError`, naming the line, if
+    it is not in Windows-1252 either, if parts of it are in UTF-8, or if the encoding is `given`."""
     undecodable, example, decodable, strange = 0, "", 0, False
     with opened(text.path) as file:
         for number, line in enumerate(file, 1):
@@ -98,6 +99,6 @@ def western(text: Text, given: bool) -> Text:
     shown = cut(example[max(0, place - 20) : place + 20])
     return text._replace(
         encoding=WESTERN,
-        note=f"the text is not in UTF-8 and is read as Windows-1252: line {undecodable} has {shown!r}; if that is wrong, "
-        "set --task.encoding",
+        note=f"the text is not in UTF-8 and is read as Windows-1252: line {undecodable} has {shown!r}; if that is "
+        "wrong, set --task.encoding",
     )

@@ -9,10 +9,11 @@ from statewise.tasks.own_files.sources import Sequences
 
 
 def read_fasta(lines: Iterable[tuple[int, str]], problems: Problems) -> tuple[Sequences, list[str]]:
-    """Sequences of numbered lines, named by the first word of their headers, every letter a symbol, and notes. Small letters, which mask
-    repeats, are read as capitals. Lines that begin with ; are comments."""
+    """Sequences of numbered lines, named by the first word of their headers, every letter a symbol, and notes. Small
+    letters, which mask repeats, are read as capitals. Lines that begin with ; are comments."""
     found = Sequences()
-    start, name, parts, small = 0, "", [], 0
+    start, name, small = 0, "", 0
+    parts: list[str] = []
 
     def close() -> None:
         letters = "".join(parts)

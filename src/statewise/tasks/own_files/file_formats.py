@@ -38,7 +38,7 @@ class Format(NamedTuple):
     is_text: bool = False
     """Whether such a file can be text that someone wants to read as it is."""
     family: str = ""
-    """What reads it as sequences: a value of `SequenceFile.format`, or the encoding of its text. Empty: nothing does."""
+    """What reads it as sequences: a value of `SequenceFile.format`, or the encoding of its text. Empty: nothing."""
 
 
 def check_text(beginning: bytes, path: Path) -> None:

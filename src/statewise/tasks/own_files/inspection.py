@@ -30,9 +30,15 @@ COLUMNS = 200
 """Columns that are described, at most."""
 MOSTLY = 0.9
 """Share of the cells of a column by which it is judged."""
-CASE = r"case|trace|session|user|customer|patient|visitor|device|machine|ticket|incident|order|account|episode|run|game|group|id"
-SYMBOL = r"activity|event|action|concept:name|task|operation|symbol|token|span|tool|type|status|step|page|item|move|state|name"
-TIME = r"start|begin|timestamp|time|when|date|order|seq|index|step|position|hour|day"
+CASE = (
+    "case|trace|session|user|customer|patient|visitor|device|machine|ticket|incident|order|account|episode|run|game|"
+    "group|id"
+)
+SYMBOL = (
+    "activity|event|action|concept:name|task|operation|symbol|token|span|tool|type|status|step|page|item|move|state|"
+    "name"
+)
+TIME = "start|begin|timestamp|time|when|date|order|seq|index|step|position|hour|day"
 
 
 @dataclass(frozen=True)
@@ -303,7 +309,7 @@ def _candidates(columns: Sequence[Column], source: Source) -> dict[str, tuple[st
     cases = {
         column.name: _hint(column.name, CASE) + column.repeated / 2
         for column in columns
-        if column.kind in ("word", "number") and 1 < column.different and column.repeated > 0.5
+        if column.kind in ("word", "number") and column.different > 1 and column.repeated > 0.5
     }
     cases = {name: value for name, value in cases.items() if _hint(name, CASE) or by_name[name].different > 5}
     times = {
@@ -364,7 +370,7 @@ def _layout(
             order=layout.order or order,
             missing=layout.missing or ("drop" if gone else None),
         )
-    if layout.column is None and {"prompt", "target"} - set(by_name):
+    if layout.column is None and not set(by_name) >= {"prompt", "target"}:
         sequences = [column.name for column in columns if column.kind in ("list", "words")] or [
             column.name for column in columns if column.kind == "word"
         ]
@@ -404,9 +410,9 @@ def _reads(log: EventLog) -> list[str]:
     counts = np.bincount(log.codes, minlength=len(log.symbols))
     most = ", ".join(f"{cut(log.symbols[code], 24)!r}" for code in np.argsort(-counts, kind="stable")[:5])
     return [
-        f"{log.how}",
-        f"{counted(len(log), 'sequence')}, {counted(len(log.codes), 'symbol')}, {len(log.symbols):,} of them different, "
-        f"such as {most}",
+        log.how,
+        f"{counted(len(log), 'sequence')}, {counted(len(log.codes), 'symbol')}, {len(log.symbols):,} of them "
+        f"different, such as {most}",
         f"lengths: {lengths.min():,} to {lengths.max():,}, median {np.median(lengths):,g}",
         *log.notes,
         *(f"warning: {doubt}" for doubt in log.doubts),

@@ -53,7 +53,9 @@ def opened(path: Path, *, text: bool = False) -> Iterator[BufferedReader]:
 def _unpacked(file: BufferedReader, path: Path, stack: ExitStack) -> IO[bytes]:
     magic = file.peek(4)[:4]
     if magic[:2] == b"\x1f\x8b" or (path.suffix.lower() == ".gz" and magic):
-        return stack.enter_context(gzip.GzipFile(fileobj=file))
+        packed: Any = gzip.GzipFile(fileobj=file)
+        inner: IO[bytes] = stack.enter_context(packed)
+        return inner
     if magic not in (b"PK\x03\x04", b"PK\x05\x06"):
         return file
     archive = stack.enter_context(zipfile.ZipFile(file))

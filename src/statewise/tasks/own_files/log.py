@@ -392,8 +392,8 @@ def _listed(source: Source, names: str, several: bool) -> list[str]:
         if several:
             return parts
         raise ValueError(
-            f"{source.path}: several columns make one symbol only in a file with an event per row: set task.group to the "
-            "column that names the case"
+            f"{source.path}: several columns make one symbol only in a file with an event per row: set task.group to "
+            "the column that names the case"
         )
     return [names]
 
@@ -651,7 +651,8 @@ def _joined(columns: list[np.ndarray], ids: list[dict[str, int]], path: Path) ->
     if len(set(symbols)) < len(symbols):
         twice = next(symbol for symbol in symbols if symbols.count(symbol) > 1)
         raise ValueError(
-            f"{path}: the columns make the symbol {twice!r} in two ways, since their values have plus signs: replace those"
+            f"{path}: the columns make the symbol {twice!r} in two ways, since their values have plus signs: replace "
+            "those"
         )
     return symbols, rank[codes.ravel()]
 
@@ -706,8 +707,8 @@ def _doubts(log: EventLog, roles: Roles, layout: SequenceFile, cycle: str | None
             if case in MISSING:
                 length = int(log.lengths[number])
                 yield (
-                    f"{counted(length, 'event')} {'has' if length == 1 else 'have'} the case {case!r}, which often stands "
-                    "for a missing value: if it does, set --task.missing drop"
+                    f"{counted(length, 'event')} {'has' if length == 1 else 'have'} the case {case!r}, which often "
+                    "stands for a missing value: if it does, set --task.missing drop"
                 )
     if cycle is not None and {"start", "complete"} <= stages:
         columns = ",".join([*roles.symbols, cycle])

@@ -11,15 +11,15 @@ from statewise.tasks.own_files.sources import Sequences
 
 
 def read_pgn(text: Text, problems: Problems, most: int | None = None) -> Sequences:
-    """The moves of the main line of every game, or of the first `most`, in standard algebraic notation. Raises `ValueError` without the
-    package."""
+    """The moves of the main line of every game, or of the first `most`, in standard algebraic notation. Raises
+    `ValueError` without the package."""
     try:
         reader: Any = importlib.import_module("chess.pgn")
     except ImportError:
         raise ValueError(
             f"{text.path}: this is PGN, a record of chess games, which the package chess reads: python -m pip install "
-            "chess; or write the moves of one game per line, without the tags in brackets; if it contains lines of text "
-            "anyway, set --task.format text"
+            "chess; or write the moves of one game per line, without the tags in brackets; if it contains lines of "
+            "text anyway, set --task.format text"
         ) from None
     found = Sequences()
     with text.open() as file:

@@ -100,7 +100,8 @@ def check_format(text: str) -> re.Pattern[str]:
     dated = used & {"year", "short_year"} and used & {"month", "name"} and "day" in used
     if not dated:
         raise ValueError(
-            f"task.time_format must have year, month and day, such as %d/%m/%Y %H:%M, or be s, ms, us or ns, not {text!r}"
+            f"task.time_format must have year, month and day, such as %d/%m/%Y %H:%M, or be s, ms, us or ns, not "
+            f"{text!r}"
         )
     return re.compile(pattern, re.IGNORECASE)
 
@@ -143,7 +144,12 @@ class Moments:
         """Those of the rows (n,) bool."""
         place = np.cumsum(rows) - 1
         kept = Moments(
-            *(one[rows] for one in (self.lines, self.kind, self.major, self.minor, self.parts, self.dots)),
+            self.lines[rows],
+            self.kind[rows],
+            self.major[rows],
+            self.minor[rows],
+            self.parts[rows],
+            self.dots[rows],
             {int(place[row]): text for row, text in self.further.items() if rows[row]},
             {int(place[row]): number for row, number in self.exact.items() if rows[row]},
         )
@@ -155,12 +161,21 @@ class Moments:
     def joined(cls, blocks: Sequence[Moments]) -> Moments:
         """One or more blocks of rows, in their order."""
         starts = np.cumsum([0, *(len(block.lines) for block in blocks)]).tolist()
-        columns = ("lines", "kind", "major", "minor", "parts", "dots")
-        arrays = [np.concatenate([getattr(block, name) for block in blocks]) for name in columns]
         further = {start + row: text for start, block in zip(starts, blocks) for row, text in block.further.items()}
         exact = {start + row: number for start, block in zip(starts, blocks) for row, number in block.exact.items()}
         asked = next((block for block in blocks if block.undecided), blocks[0])
-        return cls(*arrays, further, exact, asked.undecided, asked.formats)
+        return cls(
+            np.concatenate([block.lines for block in blocks]),
+            np.concatenate([block.kind for block in blocks]),
+            np.concatenate([block.major for block in blocks]),
+            np.concatenate([block.minor for block in blocks]),
+            np.concatenate([block.parts for block in blocks]),
+            np.concatenate([block.dots for block in blocks]),
+            further,
+            exact,
+            asked.undecided,
+            asked.formats,
+        )
 
 
 class Reader:
