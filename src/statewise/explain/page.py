@@ -434,13 +434,14 @@ def _calibration(made: Explanation) -> str:
 
 
 def _surprising(made: Explanation) -> str:
-    more = sum(one.nats > one.expected_nats for one in made.surprising)
-    some = "All" if more == len(made.surprising) else "None" if not more else f"{more:,}"
+    more, count = sum(one.nats > one.expected_nats for one in made.surprising), len(made.surprising)
+    some = "All" if more == count else "None" if not more else f"{more:,}"
+    surprise = "surprises" if more == 1 else "surprise"
     return (
         '<h2 id="surprising">The most surprising cases</h2>'
         "<p>Cases with the most nats beyond what the model expects, given how unsure it is. The darker an event, the "
-        f"more it surprises; the framed one surprises most. Dashed events are not scored. {some} of these "
-        f"{len(made.surprising):,} cases {'surprises' if more == 1 else 'surprise'} more than expected.</p>{''.join(map(_case, made.surprising))}"
+        f"more it surprises; the framed one surprises most. Dashed events are not scored. {some} of these {count:,} "
+        f"cases {surprise} more than expected.</p>{''.join(map(_case, made.surprising))}"
     )
 
 
