@@ -357,8 +357,8 @@ def _layout(
         if layout.column is None and cycle is not None and {"start", "complete"} <= stages:
             symbol = f"{symbol},{cycle}"
         if source.case is not None:
-            gone = by_name[candidates["symbol"][0]].missing if candidates["symbol"][0] in by_name else {}
-            missing = layout.missing or ("drop" if gone else None)
+            name = candidates["symbol"][0]
+            missing = layout.missing or ("drop" if name in by_name and by_name[name].missing else None)
             return replace(layout, column=symbol if symbol != source.symbol else None, missing=missing)
         order = candidates["order"][0] if candidates["order"] else None
         used = (symbol, order, candidates["case"][0])

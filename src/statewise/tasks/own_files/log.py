@@ -473,7 +473,7 @@ class _Names:
         codes = ids.of(texts)
         gone = [
             code
-            for text, code in ((text, ids.get(text)) for text in (None, "", *(MISSING if self.missing else ())))  # type: ignore[arg-type]
+            for text, code in ((text, ids.get(text)) for text in (None, "", *(MISSING if self.missing else ())))
             if code is not None
         ]
         if not gone:
@@ -605,7 +605,7 @@ def _events(source: Source, roles: Roles, layout: SequenceFile, problems: Proble
         + ("" if roles.order is None else f", ordered by {roles.order!r}{how}"),
     )
     if layout.unfinished == "mark":
-        unfinished, said = cut_cases(log)
+        unfinished, said = cut_cases(log.codes, log.offsets, log.times)
         log, notes = replace(log, unfinished=unfinished), [*notes, said]
     if roles.prompts:
         log = _prompted(log, [one[good][placed] for one in codes[width:]], [values[name].ids for name in roles.prompts])
