@@ -17,6 +17,7 @@ from timing import parser
 
 HERE = Path(__file__).parent
 PARTS = {
+    "event_logs",
     "head_in_blocks",
     "one_step",
     "own_process",
@@ -30,7 +31,7 @@ PARTS = {
     "strips/cells",
     "strips/report",
 }
-"""What is no benchmark, but serves them."""
+"""Experiments, and what serves benchmarks."""
 
 
 def scripts(folder: Path = HERE) -> list[str]:

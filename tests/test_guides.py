@@ -96,7 +96,7 @@ QUICK = {
     "restricted-state": ["--keep=2"],
 }
 """Options of small analyses, by name."""
-NAMED = {"FILE_OR_DIR": "books/", "FILES": "books/", "bpe:4096": "bpe:300"}
+NAMED = {"FILE_OR_DIR": "books/", "FILES": "books/", "bpe:4096": "bpe:300", "june.csv": "FILE", "may.csv": "FILE"}
 """What stands for the user's own in commands."""
 STORIES = "stories-small --task.path stories.txt"
 LATENT, BELIEF = (f"path-star-demo --objective {objective}" for objective in ("next_latent", "belief_state"))
@@ -197,7 +197,8 @@ def evaluated(words, said):
     if "--fills" in words:
         assert "goal_nats" in said
         return
-    assert re.search(rf"^{model.task.headline.metric} is -?[\d.e-]+|^These examples do not give", said, re.M), said
+    sentence = rf"^{model.task.headline.metric} is -?[\d.e-]+|^These examples do not give|nats a symbol"
+    assert re.search(sentence, said, re.M), said
     (path,) = re.findall(r"^wrote (\S+\.json)$", said, re.M)
     assert json.loads(Path(path).read_text())["metrics"]
     if losses := option(words, "--losses"):
@@ -291,7 +292,18 @@ def measured(words, said):
     assert re.search(r"tokens/s|tokens per", said), said
 
 
+def explained(words, said):
+    assert os.path.getsize(os.path.join(option(words, "--out"), "index.html")) > 10_000
+    assert "compared edges differ" in said
+
+
 def scored(words, said):
+    if words[2] != "questions.jsonl":  # a run of own sequences
+        assert re.search(r"[\d.]+ nats per scored event", said), said
+        assert "--against" not in words or "95% interval" in said
+        if out := option(words, "--out"):
+            assert os.path.getsize(out) > 100
+        return
     assert re.search(r"accuracy\s+[\d.]+", said), said
 
 
@@ -315,6 +327,7 @@ MEANS = {
     "compare": compared,
     "analyze": analyzed,
     "embed": embedded,
+    "explain": explained,
     "leaks": checked_for_leaks,
     "export": exported,
     "data": prepared,
@@ -398,6 +411,7 @@ def test_every_command_of_a_guide_does_what_it_is_for(name, tmp_path, monkeypatc
         corpus()
     if name in ("README.md", "docs/own-data.md"):
         run_code(example("claims"), "claims.py")
+        shutil.copy("claims.csv", "new.csv")
     for one in kept(name):
         for run, recipe in NEEDED.get(name, {}).items():
             if any(fnmatch(f"runs/{run}/", f"{word}/*") for word in one.words) and not os.path.exists(f"runs/{run}"):

@@ -23,6 +23,7 @@ MODULES = [
     "statewise.analysis",
     "statewise.beliefs",
     "statewise.strips",
+    "statewise.explain",
     "statewise.config.registry",
     "statewise.data_types",
     "statewise.losses",

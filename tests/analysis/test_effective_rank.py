@@ -116,6 +116,7 @@ QUICK |= {"gradient-ratio": ["--furthest=4", "--sequences=2"], "restricted-state
 QUICK |= {"compression": ["--trials=3"], "distinction": ["--trials=3"], "detours": ["--probabilities=0.5"]}
 QUICK |= {"inductive-bias": ["--datasets=3", "--examples=20", "--training_sequences=40"]}
 QUICK |= {"map": ["--sequences=5"], "belief-dynamics": ["--sequences=20"]}
+QUICK |= {"suffixes": ["--prefixes=10", "--samples=2"]}
 QUICK |= {"rollout-drift": ["--sequences=10", "--steps=3"]}
 STAR = "path-star-small --task.held_out_graphs 40"
 CITY = "city-small --task.rows 5 --task.columns 5 --task.held_out_rides 10"
@@ -126,6 +127,7 @@ RECIPES |= dict.fromkeys(("rollout-drift", "dynamics-accuracy"), f"{STAR} --obje
 RECIPES |= {"inductive-bias": "s3 --task.length 8 --task.longest 8 --task.held_out_sequences 40 --backbone gpt"}
 RECIPES |= {"slot-trace": "recall-small --task.held_out_sequences 40"}
 RECIPES |= {"answer-from-state": f"{STAR} --objective belief_state --objective.experts 2"}
+RECIPES |= {"suffixes": "sequences-small --task.path LETTERS"}
 RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}
 RECIPES |= dict.fromkeys(("restricted-state", "fetch"), f"{STAR} --backbone two_stream --backbone.window 2")
 
@@ -150,6 +152,9 @@ STATED = {
     "restricted-state": ["rise", "loss", "restricted_loss"],
     "rollout-drift": ["step_1_greedy", "step_3_greedy"],
     "slot-trace": ["gain", "loss", "fresh_loss"],
+    "suffixes": [
+        f"{what}{than}" for what in ("suffix_similarity", "remaining_steps_error") for than in ("", "_last_symbol")
+    ],
     "world-probe": PROBES,
 }
 """The metrics whose figures an analysis's verdict states: the finding, then what it is compared with."""
@@ -205,8 +210,11 @@ def test_findings_need_a_sentence(verdict):
 
 @pytest.mark.parametrize("name", list(ANALYSES))
 def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, trained, tmp_path, capsys):
-    made = trained(*RECIPES.get(name, STAR).split(), *SMALL_RUN, "--trainer.steps=2")
-    run = shutil.copytree(made, tmp_path / "run")
+    letters = tmp_path / "letters.txt"
+    letters.write_text("a b c\nb c a\nc b a b\na a\nb b c\n" * 3)
+    words = [str(letters) if word == "LETTERS" else word for word in RECIPES.get(name, STAR).split()]
+    run = shutil.copytree(trained(*words, *SMALL_RUN, "--trainer.steps=2"), tmp_path / "run")
+    capsys.readouterr()
     assert main(["analyze", str(run), name, *QUICK[name], "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert json.loads((run / "reports" / f"{name}.json").read_text()) == printed

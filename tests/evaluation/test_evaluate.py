@@ -146,7 +146,14 @@ def test_sequences_without_prompts_are_gone_on_with_and_ranked(tmp_path):
             assert slow(line) == pytest.approx(one["nats_per_token"], rel=1e-5)
             assert (one["tokens"], one["copies"]) == (len(line.split()), 2)
     assert found.baselines == task.baselines(examples)
-    assert set(found.baselines) == {"unigram", "bigram", "longest match", "repeat last", "always <end>"}
+    assert set(found.baselines) == {
+        "unigram",
+        "bigram",
+        "longest match",
+        "variable order",
+        "repeat last",
+        "always <end>",
+    }
     assert all(set(metrics) <= set(found.metrics) for metrics in found.baselines.values())
     few = evaluate(task, predictor, make_decoder("greedy"), examples, block=4, details=False)
     assert few.metrics == found.metrics

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from statewise.data_types import Examples, Ragged
 from statewise.tasks import baselines as room
-from statewise.tasks.baselines import accuracies, baselines
+from statewise.tasks import variable_order
+from statewise.tasks.baselines import accuracies, scored_tokens
 
 SYMBOLS = 4
 END = SYMBOLS
@@ -49,21 +50,77 @@ def slow_bigram(training):
     return given
 
 
-def slow_longest_match(training, sequence, place, longest):
+def slow_longest_match(training, sequence, place, longest, common):
     past = sequence[:place]
     for length in range(min(longest, place), 0, -1):
         stretch = past[-length:]
         own = [past[end] for end in range(length, place) if past[end - length : end] == stretch]
         if own:
-            return own[-1]
+            return own[-1], length
         followers = Counter(
             training[row][0][at]
             for row, at in asked(training)
             if at >= length and training[row][0][at - length : at] == stretch
         )
         if followers:
-            return first_best(followers)
-    return first_best(slow_unigram(training))
+            return first_best(followers), length
+    return common, 0
+
+
+def slow_variable_order(training, depth, unigram):
+    """The definition in the module's docstring; -1 is the beginning of a sequence."""
+    after = defaultdict(Counter)
+    for row, place in asked(training):
+        past = [-1, *training[row][0][:place]]
+        for length in range(len(past) + 1):
+            after[tuple(past[len(past) - length :])][training[row][0][place]] += 1
+
+    def given(past):
+        past = [-1, *past]
+        chances, before = unigram, None
+        for length in range(1, min(depth, len(past)) + 1):
+            counts = after[tuple(past[len(past) - length :])]
+            total, types = sum(counts.values()), len(counts)
+            if not total:
+                break
+            if before is None or total < before:
+                chances = {s: Fraction(counts[s] + types * chances[s], total + types) for s in chances}
+            before = total
+            if types == 1:
+                break
+        return chances
+
+    return given
+
+
+def slow_tried(training, longest, every_so_many):
+    """The share of right predictions by the length of a match, and nats by the depth of contexts, where some of the
+    training sequences are predicted from the others."""
+    unique = list(dict.fromkeys((prompt, tuple(tokens)) for tokens, prompt in training))
+    copies = Counter((prompt, tuple(tokens)) for tokens, prompt in training)
+    known = [
+        (list(tokens), prompt)
+        for place, (prompt, tokens) in enumerate(unique)
+        if place % every_so_many != every_so_many - 1
+    ]
+    known = [one for one in known for _ in range(copies[one[1], tuple(one[0])])]
+    right, every, lost = Counter(), Counter(), Counter()
+    unigram = slow_unigram(training)
+    for prompt, tokens in unique[every_so_many - 1 :: every_so_many]:
+        for place in range(max(1, prompt), len(tokens)):
+            chosen, length = slow_longest_match(known, list(tokens), place, longest, first_best(unigram))
+            group = min(bound for bound in (0, 1, 2, 3, 4, 8, 16, 32) if bound >= length)
+            every[group] += 1
+            right[group] += chosen == tokens[place]
+            for depth in range(1, 17):
+                chance = slow_variable_order(known, depth, unigram)(list(tokens[:place]))[tokens[place]]
+                lost[depth] -= math.log(chance)
+
+    def share(length):
+        group = min(bound for bound in (0, 1, 2, 3, 4, 8, 16, 32) if bound >= length)
+        return Fraction(right[group] + 1, every[group] + 2)
+
+    return share, lost
 
 
 sequences = st.lists(
@@ -79,32 +136,51 @@ def ragged_of(rows):
     return Ragged.unpadded(examples_of(rows), SYMBOLS + 1)
 
 
-@given(sequences, sequences, st.sampled_from([2, 32]), st.sampled_from([1, 2**20]))
-@settings(max_examples=150, deadline=None)
-def test_baselines_are_as_defined(training, held_out, longest, block):
+@given(sequences, sequences, st.sampled_from([2, 32]), st.sampled_from([1, 2**20]), st.sampled_from([2, 3, 10]))
+@settings(max_examples=100, deadline=None)
+def test_baselines_are_as_defined(training, held_out, longest, block, tried):
     training, held_out = (
         [([*tokens, END], min(prompt, len(tokens))) for tokens, prompt in rows] for rows in (training, held_out)
     )
+    examples = examples_of(held_out)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(room, "LONGEST", longest)
         patched.setattr(room, "BLOCK", block)
-        found = baselines(ragged_of(training), examples_of(held_out), SYMBOLS + 1, END, "<end>")
+        patched.setattr(room, "TRIED", tried)
+        patched.setattr(variable_order, "TABLE", 2**24 if block == 1 else 0)
+        made = room.predictions(ragged_of(training), examples, SYMBOLS + 1, END, "<end>")
     unigram, bigram = slow_unigram(training), slow_bigram(training)
+    share, lost = slow_tried(training, longest, tried)
+    order = slow_variable_order(training, made["variable order"].depth, unigram)
+    if lost:
+        assert lost[made["variable order"].depth] <= min(lost.values()) + 1e-9
     assert sum(unigram.values()) == 1
-    truth, chosen, nats = [], defaultdict(list), Counter()
-    for row, place in asked(held_out):
+    truth, chosen, nats = [], defaultdict(list), defaultdict(list)
+    for number, (row, place) in enumerate(asked(held_out)):
         tokens = held_out[row][0]
         last, token = tokens[place - 1], tokens[place]
-        assert sum(bigram(last).values()) == 1
+        match, length = slow_longest_match(training, tokens, place, longest, first_best(unigram))
+        contexts, after_last = order(tokens[:place]), bigram(last)
+        matched = {
+            other: (1 - share(length)) * chance / (1 - after_last[match]) for other, chance in after_last.items()
+        }
+        matched[match] = share(length)
+        best = made["variable order"].chosen[number]  # of nearly equal ones the first after rounding
+        assert contexts[best] >= max(contexts.values()) * (1 - Fraction(1, 10**12))
         truth.append(token)
         chosen["unigram"].append(first_best(unigram))
-        chosen["bigram"].append(first_best(bigram(last)))
-        chosen["longest match"].append(slow_longest_match(training, tokens, place, longest))
+        chosen["bigram"].append(first_best(after_last))
+        chosen["longest match"].append(match)
+        chosen["variable order"].append(best)
         chosen["repeat last"].append(last)
         chosen["always <end>"].append(END)
-        nats["unigram"] -= math.log(unigram[token])
-        nats["bigram"] -= math.log(bigram(last)[token])
+        every = {"unigram": unigram, "bigram": after_last, "longest match": matched, "variable order": contexts}
+        for name, chances in every.items():
+            assert sum(chances.values()) == 1
+            nats[name].append(-math.log(chances[token]))
+    found, by_token = room.metrics(made, examples, END), room.nats(made, examples)
     assert set(found) == set(chosen)
+    assert set(by_token) == set(nats)
     for name, given_metrics in found.items():
         right = [one == other for one, other in zip(chosen[name], truth)]
         symbols = [one for one, other in zip(right, truth) if other != END]
@@ -115,7 +191,9 @@ def test_baselines_are_as_defined(training, held_out, longest, block):
         if symbols:
             expected["symbol_accuracy"] = np.mean(symbols)
         if name in nats:
-            expected["loss"] = nats[name] / len(truth)
+            expected["loss"] = np.mean(nats[name])
+            np.testing.assert_allclose(by_token[name][scored_tokens(examples)], nats[name])
+            assert not by_token[name][~scored_tokens(examples)].any()
         assert given_metrics == pytest.approx(expected), name
 
 
@@ -128,7 +206,7 @@ def test_an_accuracy_that_is_all_end_shows():
 def test_a_copied_sequence_is_matched_within_itself():
     word = [0, 1, 2, 3, 1, 0]
     held_out = examples_of([([*word, *word, END], 0)])
-    found = baselines(ragged_of([([3, END], 0)]), held_out, SYMBOLS + 1, END, "<end>")["longest match"]
-    slow = [slow_longest_match([([3, END], 0)], [*word, *word, END], place, 32) for place in range(1, 13)]
+    found = room.predictions(ragged_of([([3, END], 0)]), held_out, SYMBOLS + 1, END, "<end>")["longest match"].chosen
+    slow = [slow_longest_match([([3, END], 0)], [*word, *word, END], place, 32, END)[0] for place in range(1, 13)]
     assert slow[7:11] == word[2:6]
-    assert found["token_accuracy"] == np.mean([one == other for one, other in zip(slow, [*word, *word, END][1:])])
+    assert found.tolist() == slow

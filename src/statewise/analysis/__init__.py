@@ -94,6 +94,10 @@ ANALYSES: Table[Analysis] = Table(
             "statewise.analysis.slot_trace:SlotTrace",
             "the carried state of belief slots over a sequence, and how much it lowers the loss",
         ),
+        "suffixes": (
+            "statewise.analysis.suffixes:Suffixes",
+            "next symbol, suffix, remaining steps and remaining time, by the number of symbols read (task sequences)",
+        ),
         "world-probe": (
             "statewise.analysis.probes.targets:WorldProbe",
             "whether a probe decodes the task's true state from the belief state",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from statewise.cli.findings import keep_report
 from statewise.data_types import Evaluation, Examples
 from statewise.decoding.carried_state import seeing_targets
 from statewise.evaluation.evaluate import token_losses
-from statewise.experiments.requests import EvaluationRequest, verdict
+from statewise.experiments.requests import EvaluationRequest, learned, verdict
 from statewise.runtime.durable import replacing
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import counted, say
@@ -21,6 +22,7 @@ from statewise.runtime.overwriting import claimed_file
 if TYPE_CHECKING:
     import numpy as np
 
+    from statewise.evaluation.verdict import Verdict
     from statewise.model.model import Model
 
 SHOWN = 10
@@ -67,14 +69,14 @@ def _evaluate(request: EvaluationRequest, losses_file: Path | None) -> int:
         losses.append((examples, nats, scored))
 
     with shown_progress():
-        evaluations = request.evaluate(model, keep_losses if losses_file else None)
+        evaluations = request.evaluate(model, None if options.comprehensive else keep_losses)
     if request.decoding and not next(iter(evaluations.values())).samples:
         say("no example has a prompt: the decoder does not affect these figures", file=sys.stderr)
     for note in model.task.notes:
         if not request.data or note not in notes_of_run:  # notes on the run's own data do not concern a file
             say(note, file=sys.stderr)
-    _show(request, model, evaluations)
-    for one in losses:  # after the report, which a full disk must not take along
+    _show(request, model, evaluations, learned(model, *losses[0], next(iter(evaluations))) if losses else None)
+    for one in losses if losses_file else ():  # after the report, which a full disk must not take along
         assert losses_file is not None
         with replacing(losses_file) as file:
             for record in token_losses(model.task, *one):
@@ -82,14 +84,17 @@ def _evaluate(request: EvaluationRequest, losses_file: Path | None) -> int:
     return 0
 
 
-def _show(request: EvaluationRequest, model: Model, evaluations: Mapping[str, Evaluation]) -> None:
-    """Writes the report into the run, and prints it."""
+def _show(
+    request: EvaluationRequest, model: Model, evaluations: Mapping[str, Evaluation], judged: Verdict | None
+) -> None:
+    """Writes the report into the run, and prints it; `judged`: the verdict, if the task's models get one."""
     from statewise.reporting.tables import baselines_table, metrics_table, number, text_table
 
     options, evaluation = request.options, next(iter(evaluations.values()))
-    content, written = keep_report(model, request.report_name, request.report(model, evaluations))
+    told = {"verdict": dataclasses.asdict(judged)} if judged else {}
+    content, written = keep_report(model, request.report_name, {**told, **request.report(model, evaluations)})
     if options.json:
-        shown = ["checkpoint", "num", "decoder", "metrics", "baselines", "protocols"]
+        shown = ["checkpoint", "num", "verdict", "decoder", "metrics", "baselines", "protocols"]
         say(printable({key: content[key] for key in shown if content.get(key)}))
         return
     protocols = [label for label in evaluations if label]
@@ -99,7 +104,9 @@ def _show(request: EvaluationRequest, model: Model, evaluations: Mapping[str, Ev
     how += ", whole documents" * options.comprehensive
     how += f", {protocols[0]}" if len(protocols) == 1 else ""
     say(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{how}")
-    if not leaks or len(protocols) > 1:
+    if judged:
+        say(judged.sentence, judged.advice, sep="\n")
+    if (not leaks or len(protocols) > 1) and not (judged and model.task.headline.metric == "loss"):
         say(verdict(model.task, evaluation, own=request.data is None and request.held_out_set is None))
     if len(protocols) < 2:
         say(metrics_table(evaluation.metrics))

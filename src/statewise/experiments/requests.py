@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.data_types import Evaluation
-from statewise.decoding.carried_state import PROTOCOLS, StateReading, state_readings
+from statewise.data_types import Evaluation, Examples
+from statewise.decoding.carried_state import PROTOCOLS, StateReading, seeing_targets, state_readings
 from statewise.reporting.tables import number
 from statewise.run import Run, check_checkpoint, evaluation_of, evaluation_on, named, report_of
 from statewise.runtime.arguments import Parser, at_least, pairs
@@ -23,9 +23,12 @@ from statewise.runtime.progress import announced
 from statewise.tasks import TASKS
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from statewise.analysis.base import Analysis
     from statewise.decoding.base import Decoder
     from statewise.evaluation.evaluate import Losses
+    from statewise.evaluation.verdict import Verdict
     from statewise.model.model import Model
     from statewise.objectives.base import Objective
     from statewise.tasks.base import Task
@@ -208,11 +211,11 @@ class EvaluationRequest:
 
     def evaluate(self, model: Model, losses: Losses | None = None) -> dict[str, Evaluation]:
         """Evaluations of the model by the label of their protocol, the reported one first; a single one, with an empty
-        label, for models that carry no state. `losses` receives the losses of all tokens."""
+        label, for models that carry no state. `losses` receives the losses of all tokens, of the reported one."""
         options = self.options
         self.check_decoder(model.task, model.recipe.task.name)
         protocols = self.protocols(model)
-        if losses is not None and len(protocols) > 1:
+        if options.losses and len(protocols) > 1:
             raise ValueError("--losses needs one protocol: give --protocol carried or fresh")
         if options.comprehensive:
             from statewise.evaluation.evaluate import evaluate_whole_texts
@@ -226,7 +229,9 @@ class EvaluationRequest:
         if not protocols:
             return {"": model.evaluate(*chosen, losses=losses)}
         return {
-            one.label: model.evaluate(*chosen, one.protocol, one.passes or None, details=not place, losses=losses)
+            one.label: model.evaluate(
+                *chosen, one.protocol, one.passes or None, details=not place, losses=None if place else losses
+            )
             for place, one in enumerate(announced(protocols, "protocols", len(protocols)))
         }
 
@@ -335,6 +340,21 @@ def _other_held_out(words: Sequence[str], task: str | None) -> dict[str, str]:
         for option, values in kind.other_held_out.items():
             values_by_option.setdefault(option, []).append(f"{' or '.join(values)} (task {name})")
     return {option: ", ".join(sets) for option, sets in values_by_option.items()}
+
+
+def learned(
+    model: Model, examples: Examples, nats: np.ndarray, scored: np.ndarray, protocol: str = ""
+) -> Verdict | None:
+    """What the model of a run has learned of its task's sequences; the arrays are what `EvaluationRequest.evaluate`
+    passes to `losses`. None for tasks of which more is known, and for a `protocol` under which a model sees its own
+    targets."""
+    from statewise.evaluation.verdict import learning_curve, verdict
+    from statewise.tasks.base import ComparedBySymbol
+
+    if not isinstance(model.task, ComparedBySymbol) or seeing_targets([protocol]):
+        return None
+    records = [] if model.run is None else model.run.metrics()
+    return verdict(examples, nats, scored, model.task.baseline_nats(examples), learning_curve(records))
 
 
 def verdict(task: Task, evaluation: Evaluation, *, own: bool) -> str:

@@ -15,7 +15,7 @@ from statewise.model.recipes import TABLES, explaining_missing_capability
 from statewise.objectives import OBJECTIVES
 from statewise.run import CONFIG
 from statewise.tasks import TASKS
-from statewise.tasks.base import Task, consecutive_rows
+from statewise.tasks.base import ComparedBySymbol, Task, consecutive_rows
 from statewise.training.machine import weights_that_fit
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def parts_of_run(run: Run, flags: Sequence[str] = ()) -> tuple[Recipe, Task, Obj
     the run's files are damaged, or for wrong flags."""
     recipe = recipe_of_run(run, flags)
     task = make_task(recipe, run.task_files())
+    if isinstance(task, ComparedBySymbol):
+        task.remember = run.remember
     try:
         return recipe, task, make_objective(recipe, task)
     except ValueError as error:

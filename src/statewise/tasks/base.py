@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -358,6 +358,18 @@ class HasBaselines(ABC):
     @abstractmethod
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
         """Metrics of each baseline on the examples, named as in evaluations."""
+
+
+class ComparedBySymbol(HasBaselines):
+    """A task of sequences that nobody knows more about: models are judged by what they know beyond baselines."""
+
+    remember: Callable[[str, Callable[[], np.ndarray]], np.ndarray] = staticmethod(lambda key, make: make())
+    """`remember(key, make)`: the array cached under `key`, else the result of `make()`, which is then cached. The task
+    of a run uses the run's cache; by default nothing is cached."""
+
+    @abstractmethod
+    def baseline_nats(self, examples: Examples) -> dict[str, np.ndarray]:
+        """(n, T) float64: the nats of each scored token, 0 elsewhere, of each baseline with probabilities."""
 
 
 class ConsecutiveRows(ABC):

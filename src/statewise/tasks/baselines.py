@@ -8,60 +8,143 @@ order of the vocabulary.
   different tokens that follow r in training: Witten-Bell smoothing (Witten and Bell 1991). If T(r) is 0, the unigram.
 - `longest match`: the longest suffix of the preceding tokens, up to `LONGEST`, that occurs earlier in the same
   sequence, or before a scored token of a training sequence. If the longest match is in the same sequence, predicts what
-  followed its last occurrence; otherwise what followed it most often in training. Without a match, the unigram.
+  followed its last occurrence; otherwise what followed it most often in training. Without a match, the unigram. Its
+  probability is the share of right predictions of matches of that length, (right + 1) / (all + 2), where a tenth of the
+  different training sequences is predicted from the others; the rest is divided as by the bigram.
+- `variable order`: contexts of any length (`statewise.tasks.variable_order`), up to the depth of the lowest loss where
+  that tenth is predicted.
 - `repeat last`: the previous token.
 - `always END`: the end token.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from statewise.data_types import Examples, Ragged
+from statewise.tasks.variable_order import Places, distinct, variable_order
 
 LONGEST = 32
 """Longest match that is searched: longer ones hardly ever predict something else."""
 BLOCK = 2**20
 """Positions whose matches in their own sequence are searched at a time."""
+TRIED = 10
+"""One of so many different training sequences is predicted from the others, to find what cannot be counted."""
+MOST_TRIED = 2**15
+"""Most tokens that are predicted so."""
+BINS = np.array([0, 1, 2, 3, 4, 8, 16, LONGEST])
+"""Lengths of matches up to each of these have one share of right predictions."""
 
 
-def baselines(
+VERSION = 1
+"""Number of the definitions above: caches of others are not read."""
+
+
+class Prediction(NamedTuple):
+    """A baseline's predictions of m tokens."""
+
+    chosen: np.ndarray
+    """(m,): the most likely tokens."""
+    probabilities: np.ndarray | None = None
+    """(m,) float64 of the true tokens; None for a baseline without probabilities."""
+    depth: int | None = None
+    """Most symbols of a context, of `variable order`."""
+
+
+def predictions(
     training: Ragged, examples: Examples, vocabulary: int, end: int, end_symbol: str
-) -> dict[str, dict[str, float]]:
-    """The `accuracies` of each baseline on `examples`, and the `loss` (nats per token) of those with probabilities.
-
-    One sequence per row. Takes a few seconds for a million tokens.
-    """
+) -> dict[str, Prediction]:
+    """Predictions of each baseline for the `scored_tokens` of `examples`, row by row. One sequence per row. Takes some
+    seconds for a million training tokens."""
     rows, columns = np.nonzero(scored_tokens(examples))
-    targets, before = examples.tokens[rows, columns], examples.tokens[rows, columns - 1]
-    seen, _ = _scored_places(training)
-    followers = training.tokens[seen].astype(np.int64)
-    pairs = training.tokens[seen - 1].astype(np.int64) * vocabulary + followers
-
-    counts = np.bincount(followers, minlength=vocabulary) + 1
-    unigram = counts / counts.sum()
-    common = int(counts.argmax())
-    bigram, after = _bigram(pairs, counts, before, targets)
-    matched = _longest_match(training, examples, vocabulary, common)
-    predictions = {
-        "unigram": np.full(len(targets), common),
-        "bigram": after,
-        "longest match": matched,
-        "repeat last": before,
-        f"always {end_symbol}": np.full(len(targets), end),
+    before, targets = examples.tokens[rows, columns - 1], examples.tokens[rows, columns]
+    unique, copies = _different(training)
+    places = _places(unique, copies)
+    counts = np.bincount(places.targets, weights=places.weights, minlength=vocabulary).astype(np.int64) + 1
+    unigram, common = counts / counts.sum(), int(counts.argmax())
+    pairs = _Bigram(places, counts)
+    matched, lengths = _longest_match(unique, copies, examples, vocabulary, common)
+    trusted, depth = _tried(unique, copies, unigram)
+    order = variable_order(places, _asked(examples, rows, columns), unigram, depth)[-1]
+    bigram, rest = pairs.probabilities(before, targets), 1 - pairs.probabilities(before, matched)
+    share = trusted[lengths]
+    return {
+        "unigram": Prediction(np.full(len(targets), common), unigram[targets]),
+        "bigram": Prediction(pairs.best[before], bigram),
+        "longest match": Prediction(matched, np.where(matched == targets, share, (1 - share) * bigram / rest)),
+        "variable order": Prediction(order.chosen, order.probabilities, depth),
+        "repeat last": Prediction(before),
+        f"always {end_symbol}": Prediction(np.full(len(targets), end)),
     }
-    metrics = {name: accuracies(targets, chosen, end) for name, chosen in predictions.items()}
-    for name, probabilities in {"unigram": unigram[targets], "bigram": bigram}.items():
-        metrics[name] = {"loss": float(-np.log(probabilities).mean()), **metrics[name]}
-    return metrics
+
+
+def remembered(
+    remember: Callable[[str, Callable[[], np.ndarray]], np.ndarray],
+    training: Ragged,
+    examples: Examples,
+    vocabulary: int,
+    end: int,
+    end_symbol: str,
+) -> dict[str, Prediction]:
+    """`predictions`, cached by `remember` under a checksum of the training sequences and the examples."""
+    names: list[str] = []
+
+    def make() -> np.ndarray:
+        made = predictions(training, examples, vocabulary, end, end_symbol)
+        names.extend(made)
+        nothing = np.full(int(scored_tokens(examples).sum()), np.nan)
+        return np.stack(
+            [
+                part
+                for one in made.values()
+                for part in (one.chosen.astype(np.float64), nothing if one.probabilities is None else one.probabilities)
+            ]
+        )
+
+    content = hashlib.sha256()
+    known = (training.tokens, training.lengths, training.prompt_lengths)
+    for part in (*known, examples.tokens, examples.lengths, scored_tokens(examples)):
+        content.update(f"{part.shape} {part.dtype}".encode() + np.ascontiguousarray(part).tobytes())
+    found = remember(f"baselines {VERSION} {content.hexdigest()}", make)
+    every = ["unigram", "bigram", "longest match", "variable order", "repeat last", f"always {end_symbol}"]
+    assert names in ([], every)
+    return {
+        name: Prediction(chosen.astype(np.int64), None if np.isnan(chances).any() else chances)
+        for name, chosen, chances in zip(every, found[::2], found[1::2], strict=True)
+    }
+
+
+def metrics(made: Mapping[str, Prediction], examples: Examples, end: int) -> dict[str, dict[str, float]]:
+    """The `accuracies` of each baseline on `examples`, and the `loss` (nats per token) of those with probabilities."""
+    targets = examples.tokens[scored_tokens(examples)]
+    return {
+        name: ({} if one.probabilities is None else {"loss": float(-np.log(one.probabilities).mean())})
+        | accuracies(targets, one.chosen, end)
+        for name, one in made.items()
+    }
+
+
+def nats(made: Mapping[str, Prediction], examples: Examples) -> dict[str, np.ndarray]:
+    """(n, T) float64: the nats of each scored token, 0 elsewhere, of each baseline with probabilities."""
+    scored = scored_tokens(examples)
+    every = {}
+    for name, one in made.items():
+        if one.probabilities is not None:
+            every[name] = np.zeros(scored.shape)
+            every[name][scored] = -np.log(one.probabilities)
+    return every
 
 
 def scored_tokens(examples: Examples) -> np.ndarray:
     """(n, T) bool: the scored tokens, where each row is one sequence."""
     column = np.arange(examples.tokens.shape[1])
-    return (column >= np.maximum(examples.prompt_lengths, 1)[:, None]) & (column < examples.lengths[:, None])
+    scored = (column >= np.maximum(examples.prompt_lengths, 1)[:, None]) & (column < examples.lengths[:, None])
+    return scored if examples.scored is None else scored & examples.scored
 
 
 def accuracies(targets: np.ndarray, chosen: np.ndarray, end: int) -> dict[str, float]:
@@ -72,30 +155,38 @@ def accuracies(targets: np.ndarray, chosen: np.ndarray, end: int) -> dict[str, f
     return {name: float(part.mean()) for name, part in parts.items() if len(part)}
 
 
-def _bigram(
-    pairs: np.ndarray, counts: np.ndarray, before: np.ndarray, targets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(m,) probabilities of the targets, and (m,) the most likely tokens.
+class _Bigram:
+    """Counts of pairs of tokens in training, smoothed."""
 
-    `pairs`: previous token * V + token, in training; `counts`: smoothed unigram counts."""
-    vocabulary, total = len(counts), counts.sum()
-    seen, times = np.unique(pairs, return_counts=True)
-    first = seen // vocabulary
-    types = np.bincount(first, minlength=vocabulary)
-    norm = types + np.bincount(first, weights=times, minlength=vocabulary)
-    pair = before * vocabulary + targets
-    index = np.minimum(np.searchsorted(seen, pair), len(seen) - 1)
-    known = np.where(seen[index] == pair, times[index], 0)
-    back_off = counts[targets] / total
-    conditional = np.where(norm[before] > 0, (known + types[before] * back_off) / np.maximum(norm[before], 1), back_off)
-    # The most likely token after r has followed it, or is the most likely of all. In integers, so that ties are exact.
-    best = np.full(vocabulary, counts.argmax())
-    every = np.unique(np.concatenate([seen, first * vocabulary + best[0]]))
-    weights = types[every // vocabulary] * counts[every % vocabulary]
-    weights[np.searchsorted(every, seen)] += times * total
-    first, token = _heaviest(every, weights, vocabulary)
-    best[first] = token
-    return conditional, best[before]
+    def __init__(self, places: Places, counts: np.ndarray) -> None:
+        """`counts` (V,): smoothed unigram counts."""
+        self.counts, vocabulary = counts, len(counts)
+        pairs = places.tokens[places.places - 1].astype(np.int64) * vocabulary + places.targets
+        self.seen, inverse = distinct(pairs)
+        self.times = np.bincount(inverse, weights=places.weights).astype(np.int64)
+        first = self.seen // vocabulary
+        self.types = np.bincount(first, minlength=vocabulary)
+        self.norm = self.types + np.bincount(first, weights=self.times, minlength=vocabulary)
+        # The most likely token after r has followed it, or is the most likely of all. In integers, so that ties are
+        # exact.
+        self.best = np.full(vocabulary, counts.argmax())
+        """(V,): the most likely token after each."""
+        every = np.unique(np.concatenate([self.seen, first * vocabulary + self.best[0]]))
+        weights = self.types[every // vocabulary] * counts[every % vocabulary]
+        weights[np.searchsorted(every, self.seen)] += self.times * counts.sum()
+        first, token = _heaviest(every, weights, vocabulary)
+        self.best[first] = token
+
+    def probabilities(self, before: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """(m,) float64: the probabilities of tokens (m,) after those `before` them."""
+        back_off: np.ndarray = self.counts[tokens] / self.counts.sum()
+        if not len(self.seen):
+            return back_off
+        pair = before * len(self.counts) + tokens
+        index = np.minimum(np.searchsorted(self.seen, pair), len(self.seen) - 1)
+        known = np.where(self.seen[index] == pair, self.times[index], 0)
+        norm = self.norm[before]
+        return np.where(norm > 0, (known + self.types[before] * back_off) / np.maximum(norm, 1), back_off)
 
 
 def _heaviest(pairs: np.ndarray, weights: np.ndarray, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
@@ -106,10 +197,52 @@ def _heaviest(pairs: np.ndarray, weights: np.ndarray, vocabulary: int) -> tuple[
     return firsts[heads], pairs[heads] % vocabulary
 
 
-def _longest_match(training: Ragged, examples: Examples, vocabulary: int, common: int) -> np.ndarray:
-    """(m,) predictions of the longest matches for all scored tokens."""
+def _tried(unique: Ragged, copies: np.ndarray, unigram: np.ndarray) -> tuple[np.ndarray, int]:
+    """What is found where some of the distinct training sequences are predicted from the others: the share
+    of right predictions by the length of the longest match, and the best depth of contexts."""
+    vocabulary, common = len(unigram), int(unigram.argmax())
+    some = np.arange(len(unique)) % TRIED == TRIED - 1
+    some &= np.cumsum(np.where(some, unique.lengths, 0)) <= MOST_TRIED
+    right: np.ndarray = np.zeros(len(BINS))
+    every, depth = right, 1
+    if some.any():
+        known, examples = _chosen(unique, ~some), unique[some]  # each once: a frequent case must not decide alone
+        rows, columns = np.nonzero(scored_tokens(examples))
+        matched, lengths = _longest_match(known, copies[~some], examples, vocabulary, common)
+        bins = np.searchsorted(BINS, lengths)
+        hits = matched == examples.tokens[rows, columns]
+        right, every = (np.bincount(bins, weights=what, minlength=len(BINS)) for what in (hits, np.ones(len(hits))))
+        orders = variable_order(_places(known, copies[~some]), _asked(examples, rows, columns), unigram)
+        depth = 1 + int(np.argmin([-np.log(one.probabilities).sum() for one in orders[1:]]))
+    shares: np.ndarray = (right + 1) / (every + 2)
+    return shares[np.searchsorted(BINS, np.arange(BINS[-1] + 1))], depth
+
+
+def _chosen(sequences: Ragged, which: np.ndarray) -> Ragged:
+    """The sequences `which` (n,) bool."""
+    tokens = sequences.tokens[np.repeat(which, sequences.lengths)]
+    return Ragged(tokens, sequences.lengths[which], sequences.prompt_lengths[which])
+
+
+def _places(unique: Ragged, copies: np.ndarray) -> Places:
+    """The scored tokens of distinct sequences, each as often as its sequence."""
+    places, columns = _scored_places(unique)
+    return Places(unique.tokens, places, columns, np.repeat(copies, unique.lengths)[places])
+
+
+def _asked(examples: Examples, rows: np.ndarray, columns: np.ndarray) -> Places:
+    """The tokens of `examples` in these rows and columns, each once."""
+    places = rows * examples.tokens.shape[1] + columns
+    return Places(examples.tokens.reshape(-1), places, columns, np.ones(len(rows), np.int64))
+
+
+def _longest_match(
+    unique: Ragged, copies: np.ndarray, examples: Examples, vocabulary: int, common: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(m,) predictions of the longest matches for all scored tokens, and (m,) lengths of the matches, 0 for none.
+    `unique` are the distinct training sequences, `copies` their counts."""
     rows, columns = np.nonzero(scored_tokens(examples))
-    lengths, chosen = _in_training(training, examples, vocabulary, common)
+    lengths, chosen = _in_training(unique, copies, examples, vocabulary, common)
     own_lengths, own = np.empty_like(lengths), np.empty_like(chosen)
     size = max(1, BLOCK // examples.tokens.shape[1])
     for start in range(0, len(examples), size):
@@ -118,15 +251,17 @@ def _longest_match(training: Ragged, examples: Examples, vocabulary: int, common
         here = (rows >= start) & (rows < start + size)
         own_lengths[here] = matched[rows[here] - start, columns[here]]
         own[here] = follower[rows[here] - start, columns[here]]
-    return np.where((own_lengths > 0) & (own_lengths >= lengths), own, chosen)
+    inside = (own_lengths > 0) & (own_lengths >= lengths)
+    return np.where(inside, own, chosen), np.where(inside, own_lengths, lengths)
 
 
-def _in_training(training: Ragged, examples: Examples, vocabulary: int, common: int) -> tuple[np.ndarray, np.ndarray]:
+def _in_training(
+    unique: Ragged, copies: np.ndarray, examples: Examples, vocabulary: int, common: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(m,) lengths of the longest matches in training, and (m,) what followed most often; 0 and `common` without one.
 
     Contexts are numbered and extended by one token at a time; those that do not occur in both sets are dropped.
     """
-    unique, copies = _different(training)
     places, seen_columns = _scored_places(unique)
     rows, columns = np.nonzero(scored_tokens(examples))
     followers, weights = unique.tokens[places].astype(np.int64), np.repeat(copies, unique.lengths)[places]
@@ -138,14 +273,14 @@ def _in_training(training: Ragged, examples: Examples, vocabulary: int, common: 
         left, seen = left[enough], seen[seen_enough]
         key = number[enough] * vocabulary + examples.tokens[rows[left], columns[left] - length]
         seen_key = seen_number[seen_enough] * vocabulary + unique.tokens[places[seen] - length]
-        contexts, number = np.unique(key, return_inverse=True)
+        contexts, number = distinct(key)
         if not len(contexts):
             break
         seen_number = np.minimum(np.searchsorted(contexts, seen_key), len(contexts) - 1)
         known = contexts[seen_number] == seen_key
         seen, seen_number = seen[known], seen_number[known]
         best = np.full(len(contexts), -1)
-        pairs, index = np.unique(seen_number * vocabulary + followers[seen], return_inverse=True)
+        pairs, index = distinct(seen_number * vocabulary + followers[seen])
         first, token = _heaviest(pairs, np.bincount(index, weights=weights[seen]), vocabulary)
         best[first] = token
         hit = best[number] >= 0

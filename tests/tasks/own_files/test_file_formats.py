@@ -12,26 +12,15 @@ import pytest
 
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.own_files.file_formats import FORMATS
+from statewise.tasks.own_files.layout import SequenceFile
 from statewise.tasks.own_files.lines import read_lines
-from statewise.tasks.own_files.sequence_files import SequenceFile, parse_file
+from statewise.tasks.own_files.log import read_log
 
-XES = """<?xml version="1.0" encoding="UTF-8" ?>
-<!-- written by a program -->
-<log xes.version="1.0">
-  <trace><event><string key="concept:name" value="register"/></event></trace>
-</log>
-"""
 TEXTS = {
-    XES: "an event log in XES, which is not read: write its events as CSV, one event per row, and set --task.column",
-    XES.partition("-->\n")[2]: "an event log in XES",
-    "\ufeff" + XES: "an event log in XES",
     "<WorkflowLog>\n<Process/>": "an event log in MXML",
     '<?xml version="1.0"?>\n<score-partwise/>': "an XML document",
     "<!DOCTYPE html>\n<p>a</p>": "a web page",
     "\n<html lang='en'>\n": "a web page",
-    ">seq0 chromosome 0\nGATNNTTagatt\n>seq1\nAC\n": "FASTA, which is not read: write one sequence per line of text",
-    ">sp|P1|X\nMKVLAAGIVQ*\n": "FASTA",
-    "; an old comment\n>seq0\nGATN\n": "FASTA",
     "CLUSTAL W (1.82) multiple sequence alignment\n\na  ACGT\n": "a CLUSTAL alignment",
     "# STOCKHOLM 1.0\na  ACGT\n": "a Stockholm alignment",
     "#NEXUS\nbegin data;\n": "a NEXUS file",
@@ -43,12 +32,7 @@ TEXTS = {
     "LOCUS       X1   12 bp    DNA\n": "GenBank",
     '[Event "Match"]\n[Site "Here"]\n\n1. e4 e5 1-0\n': "PGN, a record of chess games",
     "(;FF[4]GM[1];B[aa])\n": "SGF",
-    '[{"case": 1, "activity": "a"}, {"case": 1, "activity": "b"}]': "a JSON array",
-    '[\n  {\n    "case": 1\n  }\n]\n': "a JSON array .*jq",
-    "[\n1,\n2]\n": "a JSON array",
-    "[\n  [\n    1\n  ]\n]\n": "a JSON array",
-    '{\n  "case": 1\n}\n': "a JSON array or object",
-    "sep=;\ncase;activity\n": "a table with a line sep= for Excel above its header, .* delete that line",
+    '{\n  "case": 1\n}\n': "a JSON object on several lines",
     "version https://git-lfs.github.com/spec/v1\noid sha256:1\n": "a pointer of Git LFS .*: run git lfs pull",
     "##fileformat=VCFv4.2\n": "VCF",
     "@HD\tVN:1.6\n": "SAM",
@@ -84,9 +68,9 @@ def test_text_of_another_format_is_refused_unless_its_lines_are_wanted(tmp_path,
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     for layout in (SequenceFile(), SequenceFile(column="activity", group="case"), SequenceFile(separator="")):
         with pytest.raises(ValueError, match=f"{name}: this is {message}.*set --task.format text") as raised:
-            parse_file(path, layout)
+            read_log(path, layout)
         assert len(str(raised.value)) - len(str(path)) < 330
-    assert parse_file(path, SequenceFile(format="text")).lines
+    assert len(read_log(path, SequenceFile(format="text")))
     if name.endswith(".txt"):
         (source,) = find([path], "file")
         assert "".join(piece.text for piece in source.pieces()).strip() == text.strip().removeprefix("\ufeff")
@@ -97,16 +81,16 @@ def test_text_of_another_format_is_refused_unless_its_lines_are_wanted(tmp_path,
 def test_lines_that_resemble_another_format_are_read(tmp_path, text, separator):
     path = tmp_path / "data.txt"
     path.write_text(text)
-    found = parse_file(path, SequenceFile(separator=separator))
-    assert [list(answer) for _, (_, answer) in found.lines] == [
+    log = read_log(path, SequenceFile(separator=separator))
+    assert [log.sequence(number) for number in range(len(log))] == [
         line.split() if separator is None else list(line) for line in text.splitlines()
     ]
 
 
-def zipped():
+def zipped(name, content="<a/>"):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("xl/workbook.xml", "<a/>")
+        archive.writestr(name, content)
     return file.getvalue()
 
 
@@ -143,31 +127,41 @@ def arrow(folder, kind):
 
 
 BINARY = {
-    "a gzip file": lambda folder: gzip.compress(b"a b\n"),
-    "an Excel workbook": lambda folder: zipped(),
+    "a gzip file inside another archive": lambda folder: gzip.compress(gzip.compress(b"a b\n")),
+    "an Excel workbook": lambda folder: zipped("xl/workbook.xml"),
+    "a zip archive inside another archive": lambda folder: zipped("a.zip", zipped("a.txt")),
     "a tar archive": lambda folder: tarred(),
     "a SQLite database": database,
     "a NumPy array": lambda folder: array(),
     "a Python pickle": lambda folder: pickle.dumps(["a"]),
+    "a PDF document": lambda folder: b"%PDF-1.4\n1 0 obj\n",
+}
+NO_LINES = {
     "a Parquet file": lambda folder: arrow(folder, "parquet"),
     "a Feather or Arrow file": lambda folder: arrow(folder, "feather"),
-    "a PDF document": lambda folder: b"%PDF-1.4\n1 0 obj\n",
     "text in UTF-16, not UTF-8 text: save it as UTF-8": lambda folder: "a b\nb a\n".encode("utf-16"),
     "text in UTF-16 without a byte order mark": lambda folder: "a b\nb ä\n".encode("utf-16-be"),
     "text in UTF-32": lambda folder: "a b\n".encode("utf-32"),
 }
+"""What tasks that read lines of UTF-8 refuse, and the task `sequences` reads."""
 
 
-@pytest.mark.parametrize(("message", "make"), BINARY.items())
+@pytest.mark.parametrize(("message", "make"), [*BINARY.items(), *NO_LINES.items()])
 def test_what_is_no_text_is_named_whoever_reads_it(tmp_path, message, make):
     content = make(tmp_path)
     for name, stored in (("data.txt", content), ("data.csv", content), ("data.gz", gzip.compress(content))):
+        if "archive" in message and name == "data.gz":
+            continue
         path = tmp_path / name
         path.write_bytes(stored)
+        refused = f"{name}: this is {message}"
         for layout in (SequenceFile(), SequenceFile(format="text"), SequenceFile(column="a")):
-            with pytest.raises(ValueError, match=f"{name}: this is {message}"):
-                parse_file(path, layout)
-        with pytest.raises(ValueError, match=f"{name}: this is {message}"):
+            if message in BINARY and not ("Excel" in message and name == "data.gz"):
+                with pytest.raises(ValueError, match=refused):
+                    read_log(path, layout)
+        with pytest.raises(
+            ValueError, match=refused if not ("Excel" in message and name == "data.gz") else "this is a zip"
+        ):
             list(read_lines(path))
     (source,) = find([tmp_path / "data.txt"])
     with pytest.raises(ValueError, match=f"data.txt: this is {message}"):

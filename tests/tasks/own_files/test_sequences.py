@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewise.evaluation.evaluate import choose_examples
-from statewise.tasks.own_files.lines import read_csv
-from statewise.tasks.own_files.sequence_files import SequenceFile, parse_file
+from statewise.tasks.own_files.delimited import Delimited
+from statewise.tasks.own_files.encodings import text_of
+from statewise.tasks.own_files.layout import SequenceFile
+from statewise.tasks.own_files.log import read_log
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 
 
@@ -30,8 +32,10 @@ def task_of(tmp_path, text, name="data.txt", **fields):
 
 def read(tmp_path, text, name="data.txt", **fields):
     """(line number, prompt, answer) of every sequence, with spaces between symbols."""
-    found = parse_file(written(tmp_path, text, name), SequenceFile(**fields)).lines
-    return [(number, " ".join(prompt), " ".join(answer)) for number, (prompt, answer) in found]
+    log = read_log(written(tmp_path, text, name), SequenceFile(**fields))
+    found = [(log.sequence(number), int(log.prompts[number])) for number in range(len(log))]
+    lines = zip(log.lines.tolist(), found)
+    return [(line, " ".join(symbols[:prompt]), " ".join(symbols[prompt:])) for line, (symbols, prompt) in lines]
 
 
 def table(*rows, delimiter=",", **options):
@@ -100,7 +104,8 @@ def test_the_split_keeps_equal_lines_together_and_ignores_order(tmp_path):
         ("a\tb\tc\n", ":1: 2 tabs.*--task.separator"),
         ("a b\n", "at least two different sequences"),
         ("a <end>\nb c\n", "set task.end to another"),
-        (b"a b\n\xff\xfe\n", ":2: not UTF-8"),
+        (b"a b\nc\xc3\xa9\nc\xe9 d\n", ":3: not UTF-8"),
+        (b"a b\nc \x81 d\n", ":2: not UTF-8 text .*: set --task.encoding"),
         (b"a b\nc\0 d\n", ":2: a zero byte: this is not a text file"),
     ],
 )
@@ -279,10 +284,10 @@ def test_prompts_stand_before_a_tab_or_in_a_column(tmp_path, text, name, fields)
 
 
 def test_the_layout_says_whether_a_tab_was_a_prompt(tmp_path):
-    assert parse_file(written(tmp_path, "p\ta\n", "x.txt"), SequenceFile()).how.endswith(
+    assert read_log(written(tmp_path, "p\ta\n", "x.txt"), SequenceFile()).how.endswith(
         "a line, its prompt before a tab"
     )
-    assert parse_file(written(tmp_path, "p a\n", "x.txt"), SequenceFile()).how == "text, one sequence a line"
+    assert read_log(written(tmp_path, "p a\n", "x.txt"), SequenceFile()).how == "text, one sequence a line"
 
 
 EVENTS = [("when", "case", "what"), (3, "x", "c d"), (1, "y", "a"), (2, "x", "b"), (10, "x", "b"), (2, "x", "a")]
@@ -296,7 +301,7 @@ def test_an_event_log_is_a_sequence_for_each_case(tmp_path):
         assert read(tmp_path, text, name, **LOG) == [(header + 1, "", "b a c d b"), (header + 2, "", "a")]
         unordered = read(tmp_path, text, name, column="what", group="case")
         assert unordered == [(header + 1, "", "c d b b a"), (header + 2, "", "a")]
-    assert parse_file(written(tmp_path, as_csv, "x.csv"), SequenceFile(**LOG)).lines[0][1][1] == ("b", "a", "c d", "b")
+    assert read_log(written(tmp_path, as_csv, "x.csv"), SequenceFile(**LOG)).sequence(0) == ["b", "a", "c d", "b"]
 
 
 @pytest.mark.parametrize(
@@ -353,13 +358,13 @@ def test_the_order_of_events_is_exact(tmp_path_factory, moments, as_json):
         path = written(folder, "".join(lines), "exact.jsonl")
     else:
         path = written(folder, table(("t", "c", "e"), *((m, "x", n) for n, m in enumerate(moments))), "exact.csv")
-    ((_, (_, found)),) = parse_file(path, SequenceFile(column="e", group="c", order="t")).lines
+    found = read_log(path, SequenceFile(column="e", group="c", order="t")).sequence(0)
     assert [int(event) for event in found] == sorted(range(len(moments)), key=lambda n: exact_of(moments[n]))
 
 
 @pytest.mark.parametrize(
     "moment",
-    ["nan", "-inf", "1e9999999999999999999", "2024-06-01T12:00:00+00:00:00.1234567", "2024-06-01 12:00.5", "2024.5.1"],
+    ["nan", "-inf", "1e9999999999999999999", "2024-06-01T12:00:00+00:00:00.1234567", "2024-06-01 12:00.5", "2024.15.1"],
 )
 def test_what_cannot_be_ordered_exactly_is_refused(tmp_path, moment):
     with pytest.raises(ValueError, match=r"x.csv:2: column 't' is .*: the order must be a number or an ISO 8601 time"):
@@ -377,8 +382,9 @@ def test_shuffled_events_come_back_in_order(tmp_path_factory, sequences, chance)
     rows = [(number * 1.5, case, event) for case, events in enumerate(sequences) for number, event in enumerate(events)]
     chance.shuffle(rows)
     path = written(tmp_path_factory.getbasetemp(), table(("t", "c", "e"), *rows, delimiter=";"), "shuffled.csv")
-    found = parse_file(path, SequenceFile(column="e", group="c", order="t")).lines
-    assert sorted(list(answer) for _, (_, answer) in found) == sorted(sequences)
+    log = read_log(path, SequenceFile(column="e", group="c", order="t"))
+    assert sorted(map(log.sequence, range(len(log)))) == sorted(sequences)
+    assert [log.table.column("e")[row] for row in log.rows] == [log.symbols[code] for code in log.codes]
 
 
 @pytest.mark.parametrize(
@@ -409,7 +415,7 @@ def test_shuffled_events_come_back_in_order(tmp_path_factory, sequences, chance)
         (
             "t,c,e\n1,x,a\n31/05/2024,x,b\n",
             {"column": "e", "group": "c", "order": "t"},
-            ":3: column 't' is '31/05/2024': the order must be a number or an ISO 8601 time",
+            ":3: column 't' is a time without a zone, but a number in line 2",
         ),
         (
             "t,c,e\n1,x,a\n2024-01-01,x,b\n",
@@ -433,7 +439,6 @@ def test_bad_tables_are_named_with_the_line(tmp_path, text, fields, message):
     ("fields", "message"),
     [
         ({"order": "t"}, "set task.group"),
-        ({"group": "c", "prompt_column": "p"}, "an event log has no prompts"),
         ({"format": "text", "column": "c"}, "lines of text have no columns"),
         ({"delimiter": ", "}, "task.delimiter must be one character"),
         *(({"end": end}, "task.end must be one symbol") for end in ("", " ", "the end", "a\nb", " end", "\udcff")),
@@ -560,8 +565,10 @@ def test_names_of_missing_values_are_warned_of(tmp_path):
     task = task_of(tmp_path, table(("case", "what"), *rows), "x.csv", column="what", group="case")
     found = [line for line in task.summary() if line.startswith("warning: ")]
     assert found == [
-        "warning: 4 events have the case 'NA', which often stands for a missing value: if it does, remove these rows",
-        "warning: 5 symbols are 'NA' or 'NaN', which often stand for missing values: if they do, remove these rows",
+        "warning: 4 events have the case 'NA', which often stands for a missing value: if it does, set --task.missing "
+        "drop",
+        "warning: 5 symbols are 'NA' or 'NaN', which often stand for missing values: if they do, set --task.missing "
+        "drop, or --task.missing SYMBOL",
     ]
     lines = task_of(tmp_path, "go NA\nNA go\ngo go\n")
     assert not [line for line in lines.summary() if line.startswith("warning: ")]
@@ -591,12 +598,11 @@ def test_readers_of_csv_left_half_way_leave_the_process_limit_of_a_cell_as_it_wa
     path = tmp_path / "long.csv"
     path.write_text("a,b\n" + ("x" * 200_000 + ",y\n") * 3)
     before = csv.field_size_limit()
-    first, second = (read_csv(path, ",")[1] for _ in range(2))
-    next(first)
-    next(second)
+    first, second = (Delimited(text_of(path, None, None), ",").chunks(["a"], None) for _ in range(2))
+    assert len(next(first).lines) == 3
     assert csv.field_size_limit() == before
     del first
-    assert [len(row["a"]) for _, row in second] == [200_000, 200_000]
+    assert [len(cell) for chunk in second for cell in chunk.cells[0]] == [200_000] * 3
     assert csv.field_size_limit() == before
 
 

@@ -1,36 +1,116 @@
-"""Reads files of users: text line by line, plain or gzipped, with problems reported by line; and rows of CSV."""
+"""Reads files of users: text line by line, plain or packed, with problems reported by line."""
 
 from __future__ import annotations
 
-import csv
 import gzip
+import lzma
+import os
 import re
+import stat
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from io import BufferedReader
+from contextlib import ExitStack, contextmanager
+from io import BufferedReader, RawIOBase
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+from typing_extensions import override
 
 from statewise.tasks.own_files.file_formats import BEGINNING, check_text
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
-    """The bytes of a file, decompressed if its name ends in .gz. Raises `ValueError` if it cannot be read."""
+def opened(path: Path, *, text: bool = False) -> Iterator[BufferedReader]:
+    """The bytes of a file, unpacked if it is a gzip file or a zip archive of one file. `text`: refuse zero bytes.
+
+    Raises `ValueError` if it cannot be read, if it is unpacked to absurd amounts, and at the end if it has changed
+    since it was opened.
+    """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            yield file
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: damaged gzip file: {error}") from None
+        with ExitStack() as stack:
+            file = stack.enter_context(open(path, "rb"))
+            before = os.fstat(file.fileno())
+            inner = _unpacked(file, path, stack)
+            checked = _Checked(inner, path, None if inner is file else file, text)
+            yield BufferedReader(checked, _BLOCK)
+            after = os.fstat(file.fileno())
+            if stat.S_ISREG(after.st_mode) and (before.st_size, before.st_mtime_ns) != (
+                after.st_size,
+                after.st_mtime_ns,
+            ):
+                raise ValueError(f"{path} changed while it was read: wait until it is complete, or give a copy")
+    except (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError) as error:
+        kind = "zip archive" if isinstance(error, zipfile.BadZipFile) or path.suffix.lower() == ".zip" else "gzip file"
+        raise ValueError(f"{path}: damaged {kind}: {error}") from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder: give a file") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
 
 
-def beginning_of(file: BufferedReader | gzip.GzipFile) -> bytes:
+def _unpacked(file: BufferedReader, path: Path, stack: ExitStack) -> IO[bytes]:
+    magic = file.peek(4)[:4]
+    if magic[:2] == b"\x1f\x8b" or (path.suffix.lower() == ".gz" and magic):
+        packed: Any = gzip.GzipFile(fileobj=file)
+        inner: IO[bytes] = stack.enter_context(packed)
+        return inner
+    if magic not in (b"PK\x03\x04", b"PK\x05\x06"):
+        return file
+    archive = stack.enter_context(zipfile.ZipFile(file))
+    names = [name for name in archive.namelist() if not name.startswith("__MACOSX/") and not name.endswith("/")]
+    if any(name.startswith(("xl/", "word/", "ppt/")) or name == "[Content_Types].xml" for name in names):
+        raise ValueError(
+            f"{path}: this is an Excel workbook, or another Office document: save the sheet as CSV (UTF-8)"
+        )
+    if len(names) != 1:
+        raise ValueError(
+            f"{path}: this zip archive has {len(names):,} files: unpack it, and give one of them, or a folder with one "
+            "sequence per file"
+        )
+    try:
+        return stack.enter_context(archive.open(names[0]))
+    except (RuntimeError, NotImplementedError) as error:  # a password, or a method that Python lacks
+        raise ValueError(f"{path}: this zip archive cannot be read ({error}): unpack it, and give the file") from None
+
+
+_BLOCK = 2**18
+_RATIO, _ENOUGH = 500, 2**22
+"""What is unpacked to more than so many times the bytes that were read, and to more than so many bytes, is refused."""
+
+
+class _Checked(RawIOBase):
+    """Bytes that are counted while they are read. `packed`: the file that they are unpacked from, if it is one."""
+
+    def __init__(self, inner: IO[bytes], path: Path, packed: BufferedReader | None, text: bool) -> None:
+        self.inner, self.path, self.packed, self.text = inner, path, packed, text
+        self.size, self.lines = 0, 1
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        block = self.inner.read(len(buffer))
+        self.size += len(block)
+        if self.packed is not None and self.size > _ENOUGH and self.size > _RATIO * self.packed.tell():
+            raise ValueError(
+                f"{self.path}: this file is unpacked to more than {_RATIO} times its size, as files made to fill a "
+                "disk are: unpack it yourself if it is sound"
+            )
+        if self.text:
+            zero = block.find(b"\0")
+            if zero >= 0:
+                line = self.lines + block.count(b"\n", 0, zero)
+                raise ValueError(f"{self.path}:{line}: a zero byte: this is not a text file")
+            self.lines += block.count(b"\n")
+        buffer[: len(block)] = block
+        return len(block)
+
+
+def beginning_of(file: BufferedReader) -> bytes:
     """The first `BEGINNING` bytes of a file that was just opened. They are still to be read."""
     return file.peek(BEGINNING)[:BEGINNING]
 
@@ -67,25 +147,42 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 class Problems:
-    """Collects the problems of a file, to report the first and the number of the others."""
+    """Collects the problems of a file, to report the first and how many there are; `by_kind`: of each kind."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.first = ""
-        self.count = 0
+    def __init__(self, path: Path, *, by_kind: bool = False) -> None:
+        self.path, self.by_kind = path, by_kind
+        self.kinds: dict[str, tuple[str, int]] = {}
 
-    def add(self, line: int, what: str) -> None:
-        """Records a problem in `line`."""
-        if not self.count:
-            self.first = f"{self.path}:{line}: {what}"
-        self.count += 1
+    @property
+    def count(self) -> int:
+        """How many problems there are."""
+        return sum(count for _, count in self.kinds.values())
+
+    def add(self, line: int, what: str, kind: str | None = None) -> None:
+        """Records a problem in `line`. `kind`: problems that are counted together; None: those whose text differs in
+        values and numbers alone."""
+        kind = "" if not self.by_kind else _VALUES.sub("...", what) if kind is None else kind
+        if kind not in self.kinds and len(self.kinds) >= MOST_KINDS:
+            kind = OTHERS
+        example, count = self.kinds.get(kind, (f"{self.path}:{line}: {what}", 0))
+        self.kinds[kind] = example, count + 1
+
+    def listed(self) -> list[str]:
+        """An example of each kind, and how many others there are."""
+        return [
+            example + (f" (and {count - 1:,} more such lines)" if count > 1 else "")
+            for example, count in self.kinds.values()
+        ]
 
     def raise_if_any(self) -> None:
         """Raises `ValueError` if there was a problem."""
-        if self.count == 1:
-            raise ValueError(self.first)
-        if self.count:
-            raise ValueError(f"{self.first} (and {self.count - 1} more such lines)")
+        if self.kinds:
+            raise ValueError("; ".join(self.listed()))
+
+
+MOST_KINDS, OTHERS = 4, "others"
+"""Kinds of problems that are listed, and what counts the rest together."""
+_VALUES = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[0-9][0-9,]*")
 
 
 def read_rows(
@@ -108,53 +205,3 @@ def read_rows(
             rows.append(row)
     problems.raise_if_any()
     return rows
-
-
-def read_csv(path: Path, delimiter: str | None) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Column names, and (number of the first line, stripped cells by column) of every row that is not empty.
-    `delimiter`: what separates columns; None: whichever of , ; | and tab the header has most of.
-
-    Raises `ValueError` as `FILE:LINE: what is wrong`; for rows, while they are read.
-    """
-    _, header = next(read_lines(path))
-    if delimiter is None:
-        outside_quotes = re.sub(r'"[^"]*"', "", header)
-        tabbed = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-        marks = "\t,;|" if tabbed.lower() == ".tsv" else ",;\t|"
-        delimiter = "\t" if marks[0] == "\t" and "\t" in outside_quotes else max(marks, key=outside_quotes.count)
-    rows = _rows(path, delimiter)
-    header_row = next(rows, None)
-    if header_row is None:
-        raise ValueError(f"{path}: every cell is empty")
-    _, columns = header_row
-    return columns, _cells(path, columns, rows)
-
-
-def _cells(
-    path: Path, columns: list[str], rows: Iterator[tuple[int, list[str]]]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    problems = Problems(path)
-    for line, cells in rows:
-        if len(cells) == len(columns):
-            yield line, dict(zip(columns, cells))
-        else:
-            problems.add(line, f"{len(cells)} cells, but the header has {len(columns)} columns")
-    problems.raise_if_any()
-
-
-def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line for _, line in raw_lines(path)), delimiter=delimiter, strict=True)
-    while True:
-        number = reader.line_num + 1
-        # The limit is the process's: set for this one read, so that readers left half-way change nothing for others.
-        before = csv.field_size_limit(2**31 - 1)  # a cell may hold a whole sequence
-        try:
-            cells = [cell.strip() for cell in next(reader)]
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise ValueError(f"{path}:{number}: not CSV: {error}: is a quotation mark not closed?") from None
-        finally:
-            csv.field_size_limit(before)
-        if any(cells):
-            yield number, cells

@@ -1,4 +1,4 @@
-"""A user's own sequences from text, JSON lines, CSV or an event log; see `sequence_files` for the formats.
+"""A user's own sequences from text, JSON, tables or event logs; see `file_formats` for the formats.
 
 Only answers are scored; a sequence without a prompt is scored from its second symbol on. An end symbol is appended to
 every sequence.
@@ -6,24 +6,23 @@ every sequence.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
 from statewise.data_types import Completion, Examples, Headline, Ragged
 from statewise.runtime.bounds import bounded
-from statewise.runtime.json_files import FLAG, POSITIVE, TEXT, Shape
+from statewise.runtime.json_files import FLAG, MEASURED, POSITIVE, TEXT, Shape
 from statewise.runtime.messages import short
+from statewise.tasks import baselines
 from statewise.tasks.base import (
-    HasBaselines,
+    ComparedBySymbol,
     Kept,
     Task,
     Vocab,
@@ -33,9 +32,13 @@ from statewise.tasks.base import (
     kept_json,
     separated_by,
 )
-from statewise.tasks.baselines import accuracies, baselines
+from statewise.tasks.baselines import accuracies
+from statewise.tasks.own_files.gaps import described, durations, edges_of, gap_symbols
+from statewise.tasks.own_files.layout import MISSING, SequenceFile, unescaped
 from statewise.tasks.own_files.lines import Problems
-from statewise.tasks.own_files.sequence_files import MISSING, Line, Parsed, SequenceFile, parse_file, unescaped
+from statewise.tasks.own_files.log import EventLog, read_log
+from statewise.tasks.own_files.plain_text import files_in
+from statewise.tasks.own_files.splits import split
 
 MOST_FREQUENT = 5
 SUSPICIOUS = 1 / 3
@@ -48,7 +51,7 @@ def summary(symbols: Sequence[str], training: Ragged, held_out: Ragged, chosen: 
 
     The last of `symbols` is the end symbol and is not counted. `chosen` describes how sequences were held out.
     """
-    lengths = np.concatenate([training.lengths, held_out.lengths]) - 1
+    lengths = np.concatenate([_without_end(part, len(symbols) - 1) for part in (training, held_out)])
     trained, tested = (_counts(part, len(symbols)) for part in (training, held_out))
     counts = trained + tested
     new = np.flatnonzero((trained == 0) & (tested > 0))
@@ -63,6 +66,11 @@ def summary(symbols: Sequence[str], training: Ragged, held_out: Ragged, chosen: 
         f"held out: {len(held_out):,} sequences, {chosen}; training {known} of their {np.count_nonzero(tested):,} "
         f"different symbols{which}",
     ]
+
+
+def _without_end(sequences: Ragged, end: int) -> np.ndarray:
+    """(n,) symbols of each sequence; one that was cut has no end symbol."""
+    return sequences.lengths - (sequences.tokens[sequences.starts + sequences.lengths - 1] == end)
 
 
 def _counts(sequences: Ragged, vocabulary: int) -> np.ndarray:
@@ -82,7 +90,8 @@ def warnings(
     number, names = counts[missing].sum(), " or ".join(repr(symbols[token]) for token in missing)
     stand = "stands for a missing value: if it does" if len(missing) == 1 else "stand for missing values: if they do"
     are = "symbol is" if number == 1 else "symbols are"
-    return [f"{number:,} {are} {names}, which often {stand}, remove these rows", *notes]
+    remedy = "remove these rows" if layout.group is None else "set --task.missing drop, or --task.missing SYMBOL"
+    return [f"{number:,} {are} {names}, which often {stand}, {remedy}", *notes]
 
 
 def _misread(
@@ -166,7 +175,14 @@ class SequencesConfig(SequenceFile):
     held_out_path: str | None = None
     """A file of held-out sequences in the same format; null: a share of `path`."""
     held_out_share: float = 0.1
-    """Share of the distinct sequences of `path` that is held out, chosen by a hash of their symbols."""
+    """Share of what `split` divides that is held out: of the distinct sequences, chosen by a hash of their symbols."""
+    split: Literal["sequence", "case", "time", "column"] = "sequence"
+    """What is held out: all copies of some sequences; some cases, whatever their sequence; the cases that begin last,
+    training on what was before; or all cases with some values of `split_column`."""
+    split_column: str | None = None
+    """The column of `split: column`, of which each value is on one side."""
+    gaps: int = 0
+    """Event logs: so many symbols for the duration before an event, each for about equally many; 0: none."""
     context: int | None = None
     """Longest sequence in tokens, end symbol included; null: the longest in the file."""
     end: str = "<end>"
@@ -178,26 +194,41 @@ class SequencesConfig(SequenceFile):
         super().__post_init__()
         bounded(self, "context", prefix="task.", at_least=2, at_most=2**24)
         bounded(self, "held_out_share", prefix="task.", above=0, below=1)
+        bounded(self, "gaps", prefix="task.", at_least=0, at_most=1000)
+        if (self.split == "column") != (self.split_column is not None):
+            raise ValueError("task.split column and task.split_column NAME belong together: set both")
+        if self.split != "sequence" and self.held_out_path is not None:
+            raise ValueError("task.held_out_path names what is held out: leave task.split out")
         parts = self.end.split(unescaped(self.separator) if self.separator else None)
         if not self.end.strip() or not self.end.isprintable() or [part.strip() for part in parts] != [self.end]:
             raise ValueError(f"task.end must be one symbol, of printable characters, not {short(self.end)}")
 
 
-KEPT: Shape = {"symbols": [TEXT], "context": POSITIVE, "has_prompts": FLAG, "sha256": {...: TEXT}}
+KEPT: Shape = {
+    "symbols": [TEXT],
+    "context": POSITIVE,
+    "has_prompts": FLAG,
+    "sha256": {...: TEXT},
+    "gaps?": {"edges": [MEASURED], "seconds": FLAG},
+}
 """Shape of what a run keeps about its data."""
 
 
-class Sequences(Task, HasBaselines):
+class Sequences(Task, ComparedBySymbol):
     """Sequences of symbols; the vocabulary is the set of symbols in the file."""
 
     Config = SequencesConfig
 
     def __init__(self, config: SequencesConfig, kept: Kept | None = None) -> None:
         self.config = config
-        self._parsed: dict[Path, Parsed] = {}
-        self._how: dict[Path, Parsed] = {}
+        self._logs: dict[Path, EventLog] = {}
+        self._how: dict[Path, EventLog] = {}
+        self._held_out = np.zeros(0, bool)
+        self.edges: list[float] | None = None
+        self.in_seconds = True
         self._held_out_from = ""
         self._parts: tuple[Ragged, Ragged] | None = None
+        self._predictions: tuple[Examples, dict[str, baselines.Prediction]] | None = None
         if kept is not None:
             facts = kept_json(kept, "sequences.json", KEPT)
             if config.end not in facts["symbols"]:
@@ -205,6 +236,11 @@ class Sequences(Task, HasBaselines):
             self.vocab, self.sums = Vocab(facts["symbols"]), facts["sha256"]
             self.paths = [Path(path) for path in self.sums]
             self.context, self.has_prompts = facts["context"], facts["has_prompts"]
+            if config.gaps:
+                gaps = facts.get("gaps")
+                if gaps is None or not set(gap_symbols(config.gaps)) <= set(self.vocab.symbols):
+                    raise ValueError("task/sequences.json of this run: the durations of task.gaps are missing")
+                self.edges, self.in_seconds = gaps["edges"], gaps["seconds"]
         else:
             self._read_data()
         self.end: int = self.vocab.ids[config.end]
@@ -217,12 +253,14 @@ class Sequences(Task, HasBaselines):
 
     def files(self) -> dict[str, bytes]:
         """Vocabulary, longest sequence, and checksums of the data."""
-        facts = {
+        facts: dict[str, Any] = {
             "symbols": self.vocab.symbols,
             "context": self.context,
             "has_prompts": self.has_prompts,
             "sha256": self.sums,
         }
+        if self.edges is not None:
+            facts["gaps"] = {"edges": self.edges, "seconds": self.in_seconds}
         return {"sequences.json": json.dumps(facts).encode()}
 
     def data_identity(self) -> dict[str, str]:
@@ -236,100 +274,195 @@ class Sequences(Task, HasBaselines):
         if not self.config.path:
             raise ValueError("task.path is not set: give the file of sequences with --task.path FILE")
         self.paths = [Path(path).resolve() for path in (self.config.path, self.config.held_out_path) if path]
-        lines = [line for _, line in self._lines(self.paths[0])]
-        symbols = dict.fromkeys(chain.from_iterable(part for line in lines for part in line))
-        if self.config.end in symbols:
+        log = self._read(self.paths[0])
+        if self.config.end in log.symbols:
             raise ValueError(
                 f"{self.config.path}: the end symbol {self.config.end!r} occurs in the data: set task.end to another"
             )
-        for symbol in symbols:
+        for symbol in log.symbols:
             if any("\ud800" <= letter <= "\udfff" for letter in symbol):  # as JSON may escape it
                 raise ValueError(f"{self.config.path}: the symbol {symbol!r} contains a lone surrogate")
-        self.vocab = Vocab([*symbols, self.config.end])
-        self.has_prompts = any(prompt for prompt, _ in lines)
-        every = [line for path in self.paths for _, line in self._lines(path)]
-        self.context = self.config.context or 1 + max(len(prompt) + len(answer) for prompt, answer in every)
-        self.sums = {str(path): checksum(path) for path in self.paths}
+        gaps = gap_symbols(self.config.gaps)
+        if taken := set(gaps) & set(log.symbols):
+            raise ValueError(
+                f"{self.config.path}: the symbol {min(taken)!r} of task.gaps occurs in the data: rename it"
+            )
+        self.vocab = Vocab([*log.symbols, *gaps, self.config.end])
+        self.has_prompts = bool(log.prompts.any())
+        every = [self._read(path) for path in self.paths]
+        places = max(int((one.lengths + self._gaps_in(one)).max()) for one in every)
+        self.context = self.config.context or 1 + places
+        self.sums = {str(path): checksum_of(path) for path in self.paths}
         self._split()
 
-    def _lines(self, path: Path) -> list[tuple[int, Line]]:
+    def _gaps_in(self, log: EventLog) -> np.ndarray:
+        """(N,) tokens of durations in each sequence."""
+        return np.maximum(log.lengths - log.prompts - 1, 0) if self.config.gaps else np.zeros(len(log), np.int64)
+
+    def _read(self, path: Path) -> EventLog:
         """Sequences of one of `paths`, cached until `_split` has made examples of them."""
-        if path not in self._parsed:
-            self._parsed[path] = parse_file(path, self.config)
-        return self._parsed[path].lines
+        if path not in self._logs:
+            self._logs[path] = read_log(path, self.config)
+        return self._logs[path]
 
     def _split(self) -> tuple[Ragged, Ragged]:
         """Training and held-out sequences. Raises `ValueError` if the data is missing or has changed."""
         if self._parts is not None:
             return self._parts
         for path in self.paths:
-            check_unchanged(path, self.sums[str(path)])
+            unchanged(path, self.sums[str(path)])
         path, *others = self.paths
-        lines = self._lines(path)
+        log = self._read(path)
         if others:
-            trained_on = {line for _, line in lines}
-            every = self._lines(others[0])
-            new = [row for row in every if row[1] not in trained_on]
-            if not new:
+            other = self._read(others[0])
+            held_out, used = np.zeros(len(log), bool), log.lengths
+            self._find_gaps(log, held_out, used)
+            training, tested = self._encoded(path, log), self._encoded(others[0], other)
+            known = training.rows.holds(tested.rows[:])
+            left_out = int(known.sum())
+            if left_out == len(other):
                 raise ValueError(f"{others[0]}: every sequence is also in {path.name}, so none is held out")
-            parts = self._encoded(path, lines), self._encoded(others[0], new)
-            left_out = len(every) - len(new)
+            parts = training.rows, rows_of(tested.rows, np.flatnonzero(~known))
             self._held_out_from = f"all of {others[0].name}" + (
                 f" but {left_out:,} that are also in {path.name}, and are left out" if left_out else ""
             )
         else:
-            different = sorted({line for _, line in lines}, key=_rank)
-            if len(different) < 2:
-                raise ValueError(
-                    f"{path}: at least two different sequences are needed, to train on one and hold out another"
+            try:
+                held_out, used, how = split(
+                    log, self.config.split, self.config.held_out_share, self.config.split_column
                 )
-            count = min(max(1, round(self.config.held_out_share * len(different))), len(different) - 1)
-            held_out = set(different[:count])
-            parts = (
-                self._encoded(path, [row for row in lines if row[1] not in held_out]),
-                self._encoded(path, [row for row in lines if row[1] in held_out]),
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
+            self._find_gaps(log, held_out, used)
+            encoded = self._encoded(path, log, used).rows
+            parts = tuple(rows_of(encoded, np.flatnonzero(side)) for side in (~held_out, held_out))  # type: ignore[assignment]
+            self._held_out_from = how
+        if self.config.split != "sequence":
+            copies = int(parts[0].holds(parts[1][:]).sum())
+            self._held_out_from += (
+                f"; {copies:,} of them {'is' if copies == 1 else 'are'} the same as a sequence of training"
             )
-            self._held_out_from = f"all copies of {count:,} of the {len(different):,} different sequences"
-        self._how = {path: parsed._replace(lines=[]) for path, parsed in self._parsed.items()}
-        self._parsed, self._parts = {}, parts
+        self._held_out = held_out
+        self._how = {
+            one: replace(log, codes=_NONE, rows=_NONE, times=None, steps=None) for one, log in self._logs.items()
+        }
+        self._logs, self._parts = {}, parts
         return parts
+
+    def _find_gaps(self, log: EventLog, held_out: np.ndarray, used: np.ndarray) -> None:
+        """The edges of durations between the events of training, unless the run keeps them."""
+        if not self.config.gaps or self.edges is not None:
+            return
+        try:
+            found = durations(log)
+        except ValueError as error:
+            raise ValueError(f"{self.config.path}: {error}") from None
+        place = np.arange(len(found)) - np.repeat(log.offsets[:-1], log.lengths)
+        trained_on = np.repeat(~held_out, log.lengths) & (place < np.repeat(used, log.lengths))
+        self.edges, self.in_seconds = edges_of(found[trained_on], self.config.gaps), log.times is not None
 
     def summary(self) -> list[str]:
         """The file's format and content, the held-out split, and warnings about what looks misread."""
         training, held_out = self._split()
-        how = self._how[self.paths[0]]
+        log = self._how[self.paths[0]]
         sizes = summary(self.vocab.symbols, training, held_out, self._held_out_from)
-        wrong = warnings(self.vocab.symbols, training, held_out, self.config, how.columns)
+        wrong = warnings(self.vocab.symbols, training, held_out, self.config, log.columns)
+        gaps = [f"durations: {described(self.edges, self.in_seconds)}"] if self.edges is not None else []
         return [
-            f"{self.paths[0]}: {how.how}",
-            *(f"  {line}" for line in sizes),
-            *(f"warning: {line}" for line in (*how.warnings, *wrong)),
+            f"{self.paths[0]}: {log.how}",
+            *(f"  {line}" for line in (*sizes, *gaps, *log.notes)),
+            *(f"warning: {line}" for line in (*log.doubts, *wrong)),
         ]
 
     @override
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
         """Estimated from the training sequences."""
-        return baselines(self.training(), examples, len(self.vocab), self.end, self.config.end)
+        return baselines.metrics(self._predicted(examples), examples, self.end)
 
-    def _encoded(self, path: Path, lines: list[tuple[int, Line]]) -> Ragged:
+    @override
+    def baseline_nats(self, examples: Examples) -> dict[str, np.ndarray]:
+        return baselines.nats(self._predicted(examples), examples)
+
+    def _predicted(self, examples: Examples) -> dict[str, baselines.Prediction]:
+        """Predictions of the baselines; those of the last examples are kept."""
+        if self._predictions is None or self._predictions[0] is not examples:
+            made = baselines.remembered(
+                self.remember, self.training(), examples, len(self.vocab), self.end, self.config.end
+            )
+            self._predictions = examples, made
+        return self._predictions[1]
+
+    def log(self, path: Path | None = None) -> EventLog:
+        """The sequences of a file in the task's format as arrays; None: the file of `task.path`. Its symbols are those
+        of the file, which may have symbols that the vocabulary lacks; `encoded` gives the tokens of the model. Raises
+        `ValueError` if the file cannot be read, or is that of `task.path` and has changed."""
+        if path is None:
+            unchanged(self.paths[0], self.sums[str(self.paths[0])])
+        return read_log(self.paths[0] if path is None else path, self.config)
+
+    def held_out_cases(self) -> np.ndarray:
+        """(N,) bool: which sequences of `log()` are held out; none if `held_out_path` names others."""
+        self._split()
+        return self._held_out
+
+    def encoded(self, log: EventLog) -> Encoded:
+        """The tokens of a log, and the event of each. Raises `ValueError` for symbols that are not in the vocabulary
+        and for sequences that are longer than the context."""
+        return self._encoded(Path(getattr(log.table, "path", self.config.path)), log)
+
+    def _encoded(self, path: Path, log: EventLog, used: np.ndarray | None = None) -> Encoded:
+        """`used`: as in `Split`; None: all events."""
+        used = log.lengths if used is None else used
         problems = Problems(path)
-        rows, prompt_lengths = [], []
-        for number, (prompt, answer) in lines:
-            length = len(prompt) + len(answer) + 1
-            if self.config.end in (*prompt, *answer):
-                problems.add(number, f"the end symbol {self.config.end!r} occurs in it, but it ends every sequence")
-                continue
-            if length > self.context:
-                problems.add(number, f"{length} tokens with the end symbol, but the context is {self.context}")
-                continue
+        tokens_of = np.array([self.vocab.ids.get(symbol, -1) for symbol in log.symbols], np.int64)
+        ended = (used == log.lengths) & ~log.unfinished
+        gaps = np.zeros(len(log.codes), bool)
+        before = None
+        if self.config.gaps:
             try:
-                rows.append(self.vocab.encode([*prompt, *answer, self.config.end]))
+                before = durations(log)
             except ValueError as error:
-                problems.add(number, str(error))
-                continue
-            prompt_lengths.append(len(prompt))
+                raise ValueError(f"{path}: {error}") from None
+            gaps = ~np.isnan(before)
+        place = np.arange(len(log.codes)) - np.repeat(log.offsets[:-1], log.lengths)
+        kept = place < np.repeat(used, log.lengths)
+        sequence = np.repeat(np.arange(len(log)), log.lengths)
+        lengths = np.bincount(sequence[kept], 1 + gaps[kept], minlength=len(log)).astype(np.int64) + ended
+        own_end = log.symbols.index(self.config.end) if self.config.end in log.symbols else -1
+        bad = (
+            tokens_of[log.codes] < 0
+            if self.config.end not in log.symbols
+            else (tokens_of[log.codes] < 0) | (log.codes == own_end)
+        )
+        wrong = np.zeros(len(log), bool)
+        wrong[sequence[bad & kept]] = True
+        for number in np.flatnonzero(wrong | (lengths > self.context)).tolist():
+            line = int(log.lines[number])
+            symbols = log.sequence(number)
+            if self.config.end in symbols:
+                problems.add(line, f"the end symbol {self.config.end!r} occurs in it, but it ends every sequence")
+            elif lengths[number] > self.context:
+                problems.add(line, f"{lengths[number]} tokens with the end symbol, but the context is {self.context}")
+            else:
+                try:
+                    self.vocab.encode(symbols)
+                except ValueError as error:
+                    problems.add(line, str(error))
         problems.raise_if_any()
-        return Ragged.of(rows, prompt_lengths, len(self.vocab))
+        # Each event is a token after the one of the duration before it, and each sequence a token at its end.
+        ends = np.cumsum(lengths)
+        tokens = np.full(int(ends[-1]), self.vocab.ids[self.config.end], np.int64)
+        events = np.full(len(tokens), -1, np.int64)
+        at = np.cumsum(kept * (1 + gaps)) - 1 + np.repeat(np.cumsum(ended) - ended, log.lengths)
+        tokens[at[kept]] = tokens_of[log.codes[kept]]
+        events[at[kept]] = np.flatnonzero(kept)
+        if before is not None:
+            timed = kept & gaps
+            first = self.vocab.ids[gap_symbols(1)[0]]
+            tokens[at[timed] - 1] = first + np.searchsorted(self.edges or [], before[timed], side="right")
+            events[at[timed] - 1] = np.flatnonzero(timed)
+        kind = np.min_scalar_type(len(self.vocab) - 1)
+        return Encoded(Ragged(tokens.astype(kind), lengths, np.minimum(log.prompts, lengths)), events)
 
     def training(self) -> Ragged:
         """All sequences that are not held out."""
@@ -341,7 +474,7 @@ class Sequences(Task, HasBaselines):
 
     def read(self, path: Path) -> Examples:
         """Sequences of a file; every symbol must be in the vocabulary."""
-        return self._encoded(path, parse_file(path, self.config).lines)[:]
+        return self._encoded(path, read_log(path, self.config)).rows[:]
 
     # Text
 
@@ -361,8 +494,8 @@ class Sequences(Task, HasBaselines):
     def _line(self, text: str) -> list[str]:
         """Symbols of a line in the file's format."""
         if self.config.separator == "" and text.endswith(self.config.end):
-            return [*self.config.split(text.removesuffix(self.config.end)), self.config.end]
-        return self.config.split(text)
+            return [*self.config.symbols_of(text.removesuffix(self.config.end)), self.config.end]
+        return self.config.symbols_of(text)
 
     def _known(self, line: str) -> bool:
         try:
@@ -415,7 +548,7 @@ class Sequences(Task, HasBaselines):
 
     def _is_plain(self, symbol: str) -> bool:
         """Whether a symbol can stand in a line."""
-        return symbol == self.config.end or self.config.split(symbol) == [symbol]
+        return symbol == self.config.end or self.config.symbols_of(symbol) == [symbol]
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`symbol_accuracy` and `end_accuracy`: the token accuracy where the true token is a symbol, and the end."""
@@ -427,6 +560,16 @@ class Sequences(Task, HasBaselines):
         """`exact_match`: the answer and nothing else, end symbol included."""
         right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
         return {"exact_match": float(np.mean(right))}
+
+
+class Encoded(NamedTuple):
+    """The tokens of a log."""
+
+    rows: Ragged
+    """One row for each sequence of the log, in its order."""
+    events: np.ndarray
+    """(tokens,) int64: the event of the log that each of `rows.tokens` belongs to: the symbol itself, and the duration
+    before it if durations are tokens; -1 for end symbols."""
 
 
 class _Lists(NamedTuple):
@@ -455,5 +598,26 @@ def _json_lists(text: str) -> list[list[str]] | None:
     return lists
 
 
-def _rank(line: Line) -> bytes:
-    return hashlib.blake2b(json.dumps(line).encode(), digest_size=8).digest()
+def rows_of(rows: Ragged, chosen: np.ndarray) -> Ragged:
+    """Some of the rows, (m,) numbers."""
+    keep = np.zeros(len(rows), bool)
+    keep[chosen] = True
+    return Ragged(rows.tokens[np.repeat(keep, rows.lengths)], rows.lengths[keep], rows.prompt_lengths[keep])
+
+
+def checksum_of(path: Path) -> str:
+    """The SHA-256 of a file, or one of the names and files of a folder. Raises `ValueError` if it cannot be read."""
+    if not path.is_dir():
+        return checksum(path)
+    return joint_checksum(part for file in files_in(path) for part in (file.name, checksum(file)))
+
+
+def unchanged(path: Path, before: str) -> None:
+    """Raises `ValueError` unless the file or folder still has the checksum that the run keeps."""
+    if not path.is_dir():
+        check_unchanged(path, before)
+    elif checksum_of(path) != before:
+        raise ValueError(f"{path}: the data has changed since the run began")
+
+
+_NONE = np.zeros(0, np.int64)

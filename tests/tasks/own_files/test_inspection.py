@@ -1,0 +1,89 @@
+"""What a file is said to be, and that the command that is printed reads it as a person means."""
+
+import json
+import shlex
+
+import pytest
+
+from statewise.cli import main
+from statewise.tasks.own_files.inspection import inspect
+from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
+
+EVENTS = "id,activity,when\n" + "".join(
+    f"{n // 4},{'abcd'[n % 4]}{n % 3},2024-01-{1 + n % 28:02} 08:00\n" for n in range(80)
+)
+SLASHED = "id,activity,when\n" + "".join(
+    f"{n // 4},{'abcd'[n % 4]},0{1 + n % 9}/0{1 + n % 7}/2024 08:00\n" for n in range(80)
+)
+STEPS = "".join(json.dumps({"n": n, "steps": ["a", str(n)]}) + "\n" for n in range(9))
+XES = '<log xes.version="1.0">' + "".join(
+    f'<trace><string key="concept:name" value="{n}"/>'
+    + "".join(f'<event><string key="concept:name" value="{name}"/></event>' for name in ("a", "b", str(n % 5)))
+    + "</trace>"
+    for n in range(20)
+)
+
+
+def trained_on(command):
+    """The task of a command line."""
+    words = shlex.split(command)
+    assert words[:3] == ["statewise", "train", "sequences-small"]
+    flags = dict(zip(words[3::2], words[4::2]))
+    assert flags.pop("--out").startswith("runs/")
+    return Sequences(SequencesConfig(**{name.removeprefix("--task."): value for name, value in flags.items()}))
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "said", "sequences", "fields"),
+    [
+        (EVENTS, "log.csv", "CSV, 80 records", 20, {"group": "id", "column": "activity", "order": "when"}),
+        (EVENTS, "log of mine.txt", "CSV", 20, {"format": "csv", "group": "id"}),
+        (EVENTS.replace("a0", "NA"), "log.csv", "missing: 7 NA", 20, {"missing": "drop"}),
+        (EVENTS + "1,2,3,4\n", "log.csv", "1 row with errors", 20, {"on_error": "drop"}),
+        (EVENTS.replace("2024-01-", "2024/01/"), "log.csv", "2024-01-01T08:00:00 to", 20, {"order": "when"}),
+        (SLASHED, "log.csv", "none shows whether", 20, {"order": "when", "time_format": "%d/%m/%Y %H:%M"}),
+        (XES + "</log>", "log.xes", "XES, 60 records", 20, {"group": None, "column": None}),
+        (EVENTS.encode("utf-16"), "log.csv", "the text is in UTF-16", 20, {}),
+        ("".join(f"a b {n}\n" for n in range(9)), "x.txt", "text, 9 sequences", 9, {}),
+        ("".join(f"north,east,{n}{',end' * (n % 2)}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ","}),
+        ("".join(f"abc{n}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ""}),
+        (STEPS, "x.jsonl", "lists", 9, {"column": "steps"}),
+        ("".join(json.dumps({"prompt": "a", "target": [str(n)]}) + "\n" for n in range(9)), "x.jsonl", "JSON", 9, {}),
+        (">a\nACG\n>b\nTTg\n", "x.fa", "FASTA, 2 sequences", 2, {}),
+    ],
+)  # fmt: skip
+def test_the_printed_command_reads_the_file(tmp_path, content, name, said, sequences, fields, capsys):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["inspect", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert said in printed
+    command = printed.splitlines()[-1].strip()
+    task = trained_on(command)
+    assert len(task.training()) + len(task.held_out()) == sequences
+    for field, value in fields.items():
+        assert getattr(task.config, field) == value
+    assert main(["inspect", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == command
+
+
+def test_a_large_file_is_looked_at_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr("statewise.tasks.own_files.inspection.RECORDS", 50)
+    path = tmp_path / "log.csv"
+    path.write_text(EVENTS)
+    found = inspect(path)
+    assert found.what == "CSV, of which the first 50 records were looked at, of about 81 lines in 0 MB"
+    path = tmp_path / "x.txt"
+    path.write_text("a b\n" * 60)
+    assert "the first 50 sequences were looked at" in inspect(path).what
+
+
+def test_what_is_not_known_is_refused(tmp_path, capsys):
+    for words, message in (
+        ([str(tmp_path / "none.csv")], "No such file"),
+        ([str(tmp_path)], "this folder has no file"),
+        ([str(tmp_path), "--format", "cvs"], "did you mean csv"),
+        ([str(tmp_path), "--encoding", "zip"], "task.encoding must be an encoding"),
+    ):
+        assert main(["inspect", *words]) == 2
+        assert message in capsys.readouterr().err
