@@ -7,10 +7,10 @@ from typing import Any
 
 from statewise.tasks.own_files.encodings import Text
 from statewise.tasks.own_files.lines import Problems
-from statewise.tasks.own_files.sources import Sequences
+from statewise.tasks.own_files.sources import Collected
 
 
-def read_pgn(text: Text, problems: Problems, most: int | None = None) -> Sequences:
+def read_pgn(text: Text, problems: Problems, most: int | None = None) -> Collected:
     """The moves of the main line of every game, or of the first `most`, in standard algebraic notation. Raises
     `ValueError` without the package."""
     try:
@@ -21,7 +21,7 @@ def read_pgn(text: Text, problems: Problems, most: int | None = None) -> Sequenc
             "chess; or write the moves of one game per line, without the tags in brackets; if it contains lines of "
             "text anyway, set --task.format text"
         ) from None
-    found = Sequences()
+    found = Collected()
     with text.open() as file:
         while (most is None or len(found.lines) < most) and (game := reader.read_game(file)) is not None:
             record = len(found.lines) + problems.count
