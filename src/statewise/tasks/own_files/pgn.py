@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from statewise.tasks.own_files.encodings import Text
@@ -22,7 +25,7 @@ def read_pgn(text: Text, problems: Problems, most: int | None = None) -> Collect
             "text anyway, set --task.format text"
         ) from None
     found = Collected()
-    with text.open() as file:
+    with text.open() as file, _quietly():
         while (most is None or len(found.lines) < most) and (game := reader.read_game(file)) is not None:
             record = len(found.lines) + problems.count
             name = game.headers.get("Event", "?")
@@ -35,3 +38,14 @@ def read_pgn(text: Text, problems: Problems, most: int | None = None) -> Collect
             else:
                 problems.add(record + 1, f"game {record + 1} ({name}) has no moves", "no moves")
     return found
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keeps the package from logging errors of games, which are reported with the game."""
+    logger = logging.getLogger("chess.pgn")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
