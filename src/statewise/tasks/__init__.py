@@ -38,7 +38,7 @@ TASKS: Table[Task] = Table(
         "recall": ("statewise.tasks.recall:Recall", "keys given in the first chunk, queried in a later one"),
         "sequences": (
             "statewise.tasks.own_files.sequences:Sequences",
-            "your own sequences: text, JSON lines, CSV, event logs",
+            "your own sequences: text, JSON, CSV, event logs (also XES), FASTA",
         ),
         "stories": ("statewise.tasks.text.stories:Stories", "short stories, left to right or towards a known ending"),
         "strips_traces": ("statewise.tasks.strips_traces:StripsTraces", "action traces of a planning domain"),

@@ -49,7 +49,7 @@ def trained_on(command):
         ("".join(f"abc{n}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ""}),
         (STEPS, "x.jsonl", "lists", 9, {"column": "steps"}),
         ("".join(json.dumps({"prompt": "a", "target": [str(n)]}) + "\n" for n in range(9)), "x.jsonl", "JSON", 9, {}),
-        (">a\nACG\n>b\nTTg\n", "x.fa", "FASTA, 2 sequences", 2, {}),
+        (">a\nACG\n>b\nTTg\n", "x.fa", "FASTA, 2 sequences", 2, {"separator": ""}),
     ],
 )  # fmt: skip
 def test_the_printed_command_reads_the_file(tmp_path, content, name, said, sequences, fields, capsys):

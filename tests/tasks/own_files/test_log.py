@@ -372,6 +372,15 @@ def test_cases_that_the_end_of_the_log_cuts_get_no_end(tmp_path):
     assert not read(tmp_path, text, **LOG).unfinished.any()
 
 
+def test_cases_that_are_cut_after_one_event_have_nothing_to_predict(tmp_path):
+    text = timed() + "40,go0,2024-01-20 11:40,0\n"
+    task = task_of(tmp_path, text, unfinished="mark")
+    assert len(task.training()) + len(task.held_out()) == 40
+    early = "case,what,when,x\na,b,1000000000,0\nc,b,1000000001,0\na,b,1000000002,0\n"
+    with pytest.raises(ValueError, match="every training sequence is cut after its first event"):
+        task_of(tmp_path, early, split="time")
+
+
 def test_durations_become_symbols_with_edges_from_training(tmp_path):
     rows = [f"{case},{event},{case * 1000 + event * (1 + case)},0" for case in range(30) for event in range(4)]
     task = task_of(tmp_path, "case,what,when,x\n" + "\n".join(rows) + "\n", gaps=4, split="case")
@@ -450,3 +459,44 @@ def test_very_wide_and_very_long_rows_are_read(tmp_path):
     assert "30,000 columns, of which the first 200 are shown" in inspect(wide).notes
     long = read(tmp_path, f"id,s\n1,{'a b ' * 500_000}\n2,a\n", column="s")
     assert long.lengths.tolist() == [1_000_000, 1]
+
+
+def test_damaged_files_end_in_sentences(tmp_path):
+    pytest.importorskip("pyarrow")
+    chance = random.Random(0)
+    __import__("pyarrow.parquet").parquet.write_table(__import__("pyarrow").table({"case": ["x"]}), tmp_path / "p")
+    whole = [TEXT.encode(), XES.encode(), json.dumps(records(), indent=1).encode(), b">a\nACG\n", TEXT.encode("utf-16")]
+    whole += [(tmp_path / "p").read_bytes(), b'{"a": {"b": [1, {"c": NaN}]}}\n["x"]\n', MESSY.encode()]
+    pieces = [
+        b"\n",
+        b"\r",
+        b'"',
+        b",",
+        b"\0",
+        b"\xff",
+        b"<",
+        b"[",
+        b"{",
+        b"]",
+        b"NaN",
+        b"9" * 30,
+        b"[/b]",
+        b"31/12/2024",
+    ]
+    layouts = [SequenceFile(), SequenceFile(**LOG), SequenceFile(**LOG, missing="drop", on_error="drop")]
+    layouts += [SequenceFile(format=kind) for kind in ("csv", "json", "xes", "fasta", "text", "parquet")]
+    said = []
+    for number in range(120):
+        content = bytearray(chance.choice(whole))
+        for _ in range(chance.choice([1, 3, 20])):
+            place = chance.randrange(len(content) + 1)
+            content[place : place + chance.choice([0, 0, 5])] = chance.choice(pieces)
+        packed = bytes(content) if number % 4 else gzip.compress(content)[: chance.choice([None, -9])]
+        path = written(tmp_path, packed, f"x{chance.choice(['.txt', '.csv', '.jsonl', '.gz'])}")
+        for reads in (lambda path: read_log(path, chance.choice(layouts)), inspect):
+            try:
+                reads(path)
+            except ValueError as error:
+                said.append(str(error))
+    assert len(said) > 50
+    assert all(str(tmp_path) in one for one in said)

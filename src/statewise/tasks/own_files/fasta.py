@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from statewise.tasks.own_files.lines import Problems
-from statewise.tasks.own_files.sources import Sequences
+from statewise.tasks.own_files.sources import Collected
 
 
-def read_fasta(lines: Iterable[tuple[int, str]], problems: Problems) -> tuple[Sequences, list[str]]:
+def read_fasta(lines: Iterable[tuple[int, str]], problems: Problems) -> tuple[Collected, list[str]]:
     """Sequences of numbered lines, named by the first word of their headers, every letter a symbol, and notes. Small
     letters, which mask repeats, are read as capitals. Lines that begin with ; are comments."""
-    found = Sequences()
+    found = Collected()
     start, name, small = 0, "", 0
     parts: list[str] = []
 

@@ -152,6 +152,10 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
         notes.append(f"{counted(problems.count, 'row')} with errors: {'; '.join(problems.listed())}")
     layout = _layout(layout, columns, candidates, source, cells)
     layout, log, trouble = _tried(first, layout)
+    if log is not None and log.times is not None and not first.cut:
+        marked = read_source(first, replace(layout, unfinished="mark"))
+        if marked.unfinished.any():
+            layout, log = replace(layout, unfinished="mark"), marked
     reads = [trouble] if log is None else _reads(log)
     what = f"{source.how}, {_amount(file, records, first.cut)}"
     return Inspection(
@@ -425,6 +429,8 @@ def _sequences(file: File, layout: SequenceFile) -> Inspection:
 
     doubts: list[str] = []
     log = None
+    if file.family == "fasta" and layout.separator is None:
+        layout = replace(layout, separator="")  # so that prompts are written as letters, too
     for _ in range(3):
         try:
             log = read_beginning(file, layout, RECORDS)
@@ -457,7 +463,7 @@ def _command(path: Path, layout: SequenceFile) -> str:
     plain = SequenceFile()
     for name in ("format", "encoding", "delimiter", "separator", "column", "prompt_column", "group", "order"):
         words += _flag(name, layout, plain)
-    for name in ("time_format", "missing", "on_error"):
+    for name in ("time_format", "missing", "on_error", "unfinished"):
         words += _flag(name, layout, plain)
     stem = re.sub(r"[^\w-]+", "-", path.resolve().name.partition(".")[0]) or "mine"
     return shlex.join([*words, "--out", f"runs/{stem}"])

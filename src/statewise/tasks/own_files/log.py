@@ -21,7 +21,7 @@ from statewise.tasks.own_files.layout import DROP, MISSING, SequenceFile, unesca
 from statewise.tasks.own_files.lines import Problems, beginning_of, opened
 from statewise.tasks.own_files.pgn import read_pgn
 from statewise.tasks.own_files.plain_text import files_in, read_folder, read_texts
-from statewise.tasks.own_files.sources import Absent, Ids, Sequences, Source, unknown_column, written
+from statewise.tasks.own_files.sources import Absent, Collected, Ids, Source, unknown_column, written
 from statewise.tasks.own_files.times import EPOCHS, Moments, Reader, ordered
 from statewise.tasks.own_files.unfinished import cut_cases
 
@@ -246,7 +246,7 @@ def _of_text(file: File, layout: SequenceFile, most: int | None) -> EventLog:
 
 def _sequences(
     file: File, layout: SequenceFile, problems: Problems, most: int | None
-) -> tuple[Sequences, str, list[str]]:
+) -> tuple[Collected, str, list[str]]:
     """Sequences of a file without columns, how it was read, and notes. `most`: sequences, or lines, that are read."""
     if file.family == "folder":
         texts = [text_of(path, layout.encoding, None) for path in files_in(file.path)[:most]]
@@ -267,7 +267,7 @@ def _sequences(
         of_file = islice(values.values(problems), most)
         if values.kind is str:
             return read_texts(of_file, layout, problems), values.how, []
-        found = Sequences()
+        found = Collected()
         for record, (number, value) in enumerate(of_file):
             try:
                 found.add(number, record, _nonempty(_symbols(value, "the line", layout)))
@@ -313,7 +313,7 @@ def settled(path: Path, layout: SequenceFile, problems: Problems, sequences: int
 
 
 def _log_of(
-    found: Sequences,
+    found: Collected,
     path: Path,
     layout: SequenceFile,
     problems: Problems,
@@ -423,7 +423,7 @@ def _found(source: Source, layout: SequenceFile, case: str | None) -> tuple[str,
 
 def _rows(source: Source, roles: Roles, layout: SequenceFile, problems: Problems) -> EventLog:
     """A sequence from each record."""
-    found = Sequences()
+    found = Collected()
     target = roles.symbols[0]
     prompt = roles.prompts[0] if roles.prompts else None
     wanted = [target, *roles.prompts, *([roles.never] if roles.never else [])]

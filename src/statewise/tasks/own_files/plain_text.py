@@ -8,12 +8,12 @@ from pathlib import Path
 from statewise.tasks.own_files.encodings import Text
 from statewise.tasks.own_files.layout import SequenceFile
 from statewise.tasks.own_files.lines import Problems
-from statewise.tasks.own_files.sources import Sequences
+from statewise.tasks.own_files.sources import Collected
 
 
-def read_texts(texts: Iterable[tuple[int, str]], layout: SequenceFile, problems: Problems) -> Sequences:
+def read_texts(texts: Iterable[tuple[int, str]], layout: SequenceFile, problems: Problems) -> Collected:
     """Sequences from lines of text, given with their numbers. The first line decides whether all have a prompt."""
-    found = Sequences()
+    found = Collected()
     prompted = None
     for record, (number, text) in enumerate(texts):
         if prompted is None:
@@ -57,9 +57,9 @@ def files_in(folder: Path) -> list[Path]:
     return files
 
 
-def read_folder(texts: Iterable[Text], layout: SequenceFile, problems: Problems) -> Sequences:
+def read_folder(texts: Iterable[Text], layout: SequenceFile, problems: Problems) -> Collected:
     """A sequence from each file, named after it. Line ends separate symbols as white space does."""
-    found = Sequences()
+    found = Collected()
     for record, text in enumerate(texts):
         with text.open() as file:
             content = file.read()

@@ -337,6 +337,15 @@ class Sequences(Task, ComparedBySymbol):
             encoded = self._encoded(path, log, used).rows
             parts = tuple(rows_of(encoded, np.flatnonzero(side)) for side in (~held_out, held_out))  # type: ignore[assignment]
             self._held_out_from = how
+        # A cut sequence of one event has nothing to predict: no event before it, and no end after it.
+        parts = tuple(  # type: ignore[assignment]
+            rows_of(part, np.flatnonzero(part.lengths > np.maximum(part.prompt_lengths, 1))) for part in parts
+        )
+        for part, name in zip(parts, ("training", "held-out")):
+            if not len(part):
+                raise ValueError(
+                    f"{path}: every {name} sequence is cut after its first event: nothing is left to predict"
+                )
         if self.config.split != "sequence":
             copies = int(parts[0].holds(parts[1][:]).sum())
             self._held_out_from += (

@@ -114,7 +114,7 @@ def written(cell: Any) -> str:
     return str(cell).lower() if isinstance(cell, bool) else str(cell)
 
 
-class Sequences:
+class Collected:
     """Collects sequences of symbols as arrays."""
 
     def __init__(self) -> None:
