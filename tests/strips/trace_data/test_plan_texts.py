@@ -60,8 +60,8 @@ def test_forms_of_plans(tmp_path, text, expected):
     ("output", "wanted"),
     [
         (
-            "ff: parsing domain file\n\nff: found legal plan as follows\n\nstep    0: UNSTACK B1 B2\n        1: PUT-DOWN B1"
-            "\n     \n\ntime spent:    0.00 seconds instantiating 12 easy\n",
+            "ff: parsing domain file\n\nff: found legal plan as follows\n\nstep    0: UNSTACK B1 B2\n"
+            "        1: PUT-DOWN B1\n     \n\ntime spent:    0.00 seconds instantiating 12 easy\n",
             [(["UNSTACK B1 B2", "PUT-DOWN B1"], [5, 6])],
         ),
         (

@@ -261,11 +261,10 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
 
 def _line(code: str, place: Place, in_calls: bool) -> _Line:
     """The content of a line. `in_calls` says that an earlier line was the title that unified-planning prints."""
-    for reader in READERS:
-        line = reader.read(code, place, in_calls)
-        if line is not None:
-            return line
-    place.fail(f"{short(code)} is no plan that can be read; expected is one of these: {expected()}")
+    line = next(filter(None, (reader.read(code, place, in_calls) for reader in READERS)), None)
+    if line is None:
+        place.fail(f"{short(code)} is no plan that can be read; expected is one of these: {expected()}")
+    return line
 
 
 def _no_plan(code: str, place: Place, in_calls: bool) -> None:

@@ -2,9 +2,9 @@
 
 `label` is 0 for a valid action and 1 for an invalid one, which must be the last of its trace. It may be given on every
 row, or once per trace, on its first or last row. Without labels all actions are valid. JSON holds objects
-`{"actions": [...], "label": 0}`, or lists of names, one on each line or all in a list. Any other text holds plans (`plan_texts`); a folder
-holds one plan in each file. Plans are valid. White space in names counts as one space. Observed states are an error
-unless the caller asks to ignore them.
+`{"actions": [...], "label": 0}`, or lists of names, one on each line or all in a list. Any other text holds plans
+(`plan_texts`); a folder holds one plan in each file. Plans are valid. White space in names counts as one space.
+Observed states are an error unless the caller asks to ignore them.
 """
 
 from __future__ import annotations
