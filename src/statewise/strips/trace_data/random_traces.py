@@ -39,7 +39,9 @@ def traces(
 
     `aimed` walks first go the shortest way to an action that no walk has taken, if one is among the next few hundred
     states: of a schema that no walk has taken, or else any. Then, and where none is in sight, half of their actions are
-    drawn from those that were taken least often. Walks that are not aimed draw each action uniformly. Raises `ValueError` if the domain does not have enough traces.
+    drawn from those that were taken least often. Walks that are not aimed draw each action uniformly.
+
+    Raises `ValueError` if the domain does not have enough traces.
     """
     if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
         raise ValueError(
