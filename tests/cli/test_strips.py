@@ -474,7 +474,20 @@ def test_a_lifted_domain_and_a_problem_from_a_trace(capsys, ferry, tmp_path):
     assert "exists" in err
     assert called(capsys, *words, "--out", tmp_path / "domain.pddl", "--overwrite")[0] == 0
     assert called(capsys, *words[:-2], "--out", tmp_path / "alone.pddl")[0] == 0
-    assert called(capsys, *words, "--positive-preconditions", "--out", tmp_path / "plain.pddl")[0] == 0
+    code, out, _ = called(capsys, *words, "--no-negative", "--out", tmp_path / "plain.pddl")
+    assert (code, "--no-negative" in out) == (0, False)
+    for one, other in (
+        ("plain.pddl", ferry / "lifted"),
+        (ferry / "lifted", "plain.pddl"),
+        ("domain.pddl", "ferry:2x2"),
+    ):
+        spec = [tmp_path / each if str(each).endswith(".pddl") else each for each in (one, other)]
+        code, out, _ = called(capsys, "verify", spec[0], "--against", spec[1])
+        assert (code, "proven for all instances" in out) == (0, True)
+    pair = f"{tmp_path / 'plain.pddl'},{tmp_path / 'plain-problem.pddl'}"
+    assert called(capsys, "verify", pair, "--against", tmp_path / "plain.pddl")[0] == 0
+    code, _, err = called(capsys, "verify", pair, "--against", tmp_path / "plain.pddl", "--drawn-only")
+    assert (code, "has no initial state" in err) == (2, True)
     assert re.search(r":requirements :strips :typing\)", (tmp_path / "plain.pddl").read_text())
     assert "(not " not in (tmp_path / "plain-problem.pddl").read_text().partition("(define")[2]
     assert not (tmp_path / "alone-problem.pddl").exists()

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from statewise.strips.neural.learning import Settings as Settings
     from statewise.strips.neural.learning import learn_neural as learn_neural
     from statewise.strips.neural.lifted import learn_lifted as learn_lifted
+    from statewise.strips.pddl.domain_models import actions_of_domain as actions_of_domain
+    from statewise.strips.pddl.domain_models import model_of_domain as model_of_domain
     from statewise.strips.pddl.pddl import read_domain as read_domain
     from statewise.strips.pddl.pddl import read_problem as read_problem
     from statewise.strips.planning.checking import check as check
@@ -94,6 +96,7 @@ PUBLIC = {
     "model.traces": ("Traces",),
     "neural.learning": ("Settings", "learn_neural"),
     "neural.lifted": ("learn_lifted",),
+    "pddl.domain_models": ("actions_of_domain", "model_of_domain"),
     "pddl.pddl": ("read_domain", "read_problem"),
     "planning.checking": ("check", "described", "read_seen"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
