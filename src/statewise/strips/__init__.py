@@ -1,7 +1,7 @@
 """STRIPS world models from action traces: a wing for AI planning, which imports only `runtime` and `reporting`.
 
-Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `rivals`, `planning`,
-`write`. Above them `methods` and `hybrid` choose and combine the ways to learn.
+Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `rivals`, `asking`,
+`planning`, `write`. Above them `methods` and `hybrid` choose and combine the ways to learn.
 
 This is the public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
@@ -14,6 +14,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statewise.strips.asking.exploring import DomainSimulator as DomainSimulator
+    from statewise.strips.asking.exploring import Simulator as Simulator
+    from statewise.strips.asking.exploring import explore as explore
+    from statewise.strips.asking.exploring import simulator_of as simulator_of
     from statewise.strips.exact.ground import learn_exact as learn_exact
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
     from statewise.strips.exact.noisy import learn_lifted_noisy as learn_lifted_noisy
@@ -84,6 +88,7 @@ if TYPE_CHECKING:
     from statewise.strips.write.showing import show as show
 
 PUBLIC = {
+    "asking.exploring": ("DomainSimulator", "Simulator", "explore", "simulator_of"),
     "exact.ground": ("learn_exact",),
     "exact.lifted": ("learn_lifted_exact",),
     "exact.noisy": ("learn_lifted_noisy", "learn_noisy"),

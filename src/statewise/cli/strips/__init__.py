@@ -6,6 +6,7 @@ from statewise.cli.commands import dispatch, in_modules
 
 COMMANDS = {
     "traces": "draw random traces from a domain",
+    "explore": "draw the traces from a simulator that show most",
     "learn": "learn an action model from traces",
     "show": "show a model as text and plots",
     "verify": "decide equivalence with a reference, or find a shortest counterexample",

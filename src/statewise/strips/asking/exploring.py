@@ -10,13 +10,14 @@ If the simulator says which actions are possible, each step is the possible one 
 possible is known without a step. Otherwise undecided actions are tried, those with the fewest windows first, since
 these say most if they fail, in turn with moves that are certainly possible.
 
-An action that was possible in a walk, and later in the same walk is not, was made impossible by what happened between:
-this part of the walk is a negative trace by Definition 1 of the STRIPS Transformer paper, whatever the initial state is.
+An action that was possible in a walk, and later in the same walk is not, was made impossible by what happened in
+between: this part of the walk is a negative trace by Definition 1 of the STRIPS Transformer paper, whatever the initial
+state is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,15 +62,16 @@ class Simulator(Protocol):
 class OpenSimulator(Simulator, Protocol):
     """A simulator that says which actions are possible."""
 
-    def possible(self) -> Collection[str]:
-        """The names of the actions that are possible now."""
+    def possible(self) -> Collection[str] | None:
+        """The names of the actions that are possible now; None if it does not say."""
 
 
 class DomainSimulator:
-    """A domain whose state is hidden, in its first initial state after `reset`."""
+    """A domain whose state is hidden, in its first initial state after `reset`. With `tells` it says which actions are
+    possible."""
 
-    def __init__(self, domain: Domain) -> None:
-        self.domain = domain
+    def __init__(self, domain: Domain, *, tells: bool = True) -> None:
+        self.domain, self.tells = domain, tells
         self.state: Atoms = domain.start[0]
 
     @property
@@ -81,10 +83,10 @@ class DomainSimulator:
         """Returns to the initial state."""
         self.state = self.domain.start[0]
 
-    def possible(self) -> list[str]:
-        """The names of the actions that are possible now."""
+    def possible(self) -> list[str] | None:
+        """The names of the actions that are possible now; None unless it tells."""
         model = self.domain.model
-        return [model.names[at] for at in model.applicable(self.state)]
+        return None if not self.tells else [model.names[at] for at in model.applicable(self.state)]
 
     def step(self, action: str) -> bool:
         """Whether the action is possible now; if so, it happens."""
@@ -109,10 +111,26 @@ class Explored:
     resets: int
 
 
-def explore(
-    simulator: Simulator, steps: int, *, lifted: bool = False, max_length: int = 30, seed: int = 1
-) -> Explored:
-    """Explores a simulator for a number of steps, in walks of at most `max_length` actions. With `lifted` what is seen
+def simulator_of(name: str) -> Simulator:
+    """The simulator that a function returns, named `module:function`. The function is called without arguments. Raises
+    `ValueError` if there is no such module or function, and if what it returns has no `actions`, `reset` or `step`."""
+    import importlib
+
+    module, _, function = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{name!r} is not a function of a module, as in package.module:function: {error}") from None
+    simulator = made() if callable(made) else made
+    missing = [each for each in ("actions", "reset", "step") if not hasattr(simulator, each)]
+    if missing:
+        raise ValueError(f"what {name} returns is no simulator: it has no {', no '.join(missing)}")
+    return simulator  # type: ignore[no-any-return]
+
+
+def explore(simulator: Simulator, steps: int, *, lifted: bool = False, max_length: int = 30, seed: int = 1) -> Explored:
+    """Explores a simulator for a number of steps, or until no action is possible at its beginning, in walks of at most
+    `max_length` actions. With `lifted` what is seen
     of some objects counts for all of their sort. Raises `ValueError` for numbers below 1, for a simulator without
     actions or with one twice, for an answer of its that is neither true nor false, and with `lifted` if a schema occurs
     with different numbers of arguments."""
@@ -122,8 +140,8 @@ def explore(
     if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name.strip() for name in names):
         raise ValueError("a simulator needs actions with different names")
     explorer = _Explorer(simulator, names, lifted, np.random.default_rng(seed))
-    while explorer.steps < steps:
-        explorer.walk(min(steps, explorer.steps + 50 * max_length), max_length)
+    while explorer.steps < steps and explorer.walk(steps, max_length):
+        pass
     rows = explorer.rows
     return Explored(
         Traces(names, tuple(rows), tuple(rows.values())), explorer.steps, explorer.impossible, explorer.resets
@@ -147,8 +165,8 @@ class _Explorer:
             self.touched = [[(0, (), (at,))] for at in range(len(names))]
         self.seen: dict[Pair, list[ActionSet]] = {}
         """The minimal seen windows."""
-        self.failed: list[list[Option]] = []
-        """For each failure the windows that may explain it."""
+        self.failed: dict[frozenset[Option], frozenset[Pair]] = {}
+        """For each failure the windows that may explain it, and their pairs; without those that another one implies."""
         self.rows: dict[Trace, int] = {}
         self.steps = self.impossible = self.resets = 0
         self.taken = [0] * len(names)
@@ -157,8 +175,9 @@ class _Explorer:
         self.last: dict[int, int] = {}
         """The place in the walk where each action happened last."""
 
-    def walk(self, until: int, max_length: int) -> None:
-        """One walk, up to a number of steps in all."""
+    def walk(self, until: int, max_length: int) -> bool:
+        """One walk, up to a number of steps in all; whether there was a step to try."""
+        before = self.steps
         self.simulator.reset()
         self.resets += 1
         self.recent, self.trace, self.last = {}, [], {}
@@ -177,8 +196,7 @@ class _Explorer:
                 self._failed(at)
         if self.trace:
             self.rows[tuple(self.trace)] = 0
-        elif not self.steps:
-            self.steps = until  # no action is possible at the beginning
+        return self.steps > before
 
     def options(self, at: int) -> list[Option]:
         """The windows of an action, if it happened now, that contain no seen window."""
@@ -199,12 +217,8 @@ class _Explorer:
         for pair, between in options:
             mine.setdefault(pair, []).append(between)
         return any(
-            all(
-                any(window & ~between == 0 for window in mine.get(pair, ()))
-                or any_inside(between, self.seen.get(pair, ()))
-                for pair, between in each
-            )
-            for each in self.failed
+            pairs <= mine.keys() and all(any_inside(between, mine[pair]) for pair, between in each)
+            for each, pairs in self.failed.items()
         )
 
     def _take(self, at: int) -> None:
@@ -212,24 +226,41 @@ class _Explorer:
             self.recent[number, of] = latest_first(event, self.recent.get((number, of), []))
 
     def _happened(self, at: int) -> None:
-        for pair, between in self.options(at):
+        new = self.options(at)
+        for pair, between in new:
             known = self.seen.get(pair, ())
             self.seen[pair] = [*(each for each in known if between & each != between), between]
+        if new:
+            shown = {pair for pair, _ in new}
+            for each in [each for each, pairs in self.failed.items() if pairs & shown]:
+                if self.failed.pop(each, None) is not None:  # unless another one was found to imply it
+                    self._add_failure(each)
         self._take(at)
         self.last[at] = len(self.trace)
         self.trace.append(at)
         self.taken[at] += 1
 
     def _failed(self, at: int) -> None:
-        self.failed.append(self.options(at))
+        self._add_failure(self.options(at))
         if at in self.last:
             self.rows[(*self.trace[self.last[at] :], at)] = 1
+
+    def _add_failure(self, options: Iterable[Option]) -> None:
+        left = frozenset(each for each in options if not any_inside(each[1], self.seen.get(each[0], ())))
+        if not any(each <= left for each in self.failed):
+            for each in [each for each in self.failed if left <= each]:
+                del self.failed[each]
+            self.failed[left] = frozenset(pair for pair, _ in left)
 
     def _next(self) -> int | None:
         """The action to try; None if none is possible."""
         order = [int(at) for at in self.rng.permutation(len(self.names))]
-        if hasattr(self.simulator, "possible"):
-            return self._most_new(order, {self.number[name] for name in self.simulator.possible()})
+        possible = self.simulator.possible() if hasattr(self.simulator, "possible") else None
+        if possible is not None:
+            unknown = next((name for name in possible if name not in self.number), None)
+            if unknown is not None:
+                raise ValueError(f"possible() of the simulator names {unknown!r}, which is not one of its actions")
+            return self._most_new(order, {self.number[name] for name in possible})
         undecided, sure = [], []
         for at in order:
             options = self.options(at)
@@ -237,7 +268,7 @@ class _Explorer:
                 sure.append(at)
             elif not self.impossible_for_sure(options):
                 undecided.append((len(options), at))
-        if undecided and (not sure or self.rng.integers(2)):
+        if undecided:
             return min(undecided)[1]
         return max(sure[:MOVES], key=lambda at: (self._promise(at), -self.taken[at])) if sure else None
 
