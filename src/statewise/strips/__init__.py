@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from statewise.strips.asking.exploring import Simulator as Simulator
     from statewise.strips.asking.exploring import explore as explore
     from statewise.strips.asking.exploring import simulator_of as simulator_of
+    from statewise.strips.asking.questions import Question as Question
+    from statewise.strips.asking.questions import answered as answered
+    from statewise.strips.asking.questions import ask as ask
+    from statewise.strips.asking.questions import read_answers as read_answers
+    from statewise.strips.asking.questions import with_answers as with_answers
+    from statewise.strips.asking.questions import write_questions as write_questions
     from statewise.strips.exact.ground import learn_exact as learn_exact
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
     from statewise.strips.exact.noisy import learn_lifted_noisy as learn_lifted_noisy
@@ -89,6 +95,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "asking.exploring": ("DomainSimulator", "Simulator", "explore", "simulator_of"),
+    "asking.questions": ("Question", "answered", "ask", "read_answers", "with_answers", "write_questions"),
     "exact.ground": ("learn_exact",),
     "exact.lifted": ("learn_lifted_exact",),
     "exact.noisy": ("learn_lifted_noisy", "learn_noisy"),

@@ -11,6 +11,7 @@ COMMANDS = {
     "show": "show a model as text and plots",
     "verify": "decide equivalence with a reference, or find a shortest counterexample",
     "check": "say which new traces are certainly valid or invalid",
+    "ask": "list the shortest traces that would settle what is open",
     "evaluate": "score a model on traces and against a true model",
     "simplify": "find the simplest equivalent model, each step proven",
     "export": "write a model as PDDL",
