@@ -80,8 +80,10 @@ def main() -> int:
                         begun = time.perf_counter()
                         traces = drawn(way, world, steps, seed)
                         seconds = time.perf_counter() - begun
-                        learned = learn_lifted_exact(traces).ground(world.model.names)
-                        exact = verify(learned, world, drawn_only=True).outcome == "equivalent"
+                        exact = False
+                        if len(traces):  # a few attempts may all be in vain
+                            learned = learn_lifted_exact(traces).ground(world.model.names)
+                            exact = verify(learned, world, drawn_only=True).outcome == "equivalent"
                         counts[way] += exact
                         table.writerow([spec, steps, way, seed, int(exact), round(seconds, 2)])
                     total[way] += counts[way]

@@ -24,7 +24,7 @@ from statewise.runtime.json_files import ANYTHING, TEXT, Shape, check, loads, re
 from statewise.runtime.messages import short
 from statewise.strips.exact.verdicts import Seen
 from statewise.strips.exact.windows import any_inside
-from statewise.strips.model.heads import Head, heads
+from statewise.strips.model.heads import Head, as_model, heads
 from statewise.strips.model.learned import read_learned_model, read_schemas
 from statewise.strips.model.model import Action, ActionModel, bits
 from statewise.strips.model.schemas import Schema, arguments, ground, with_variables
@@ -34,6 +34,8 @@ from statewise.strips.verification.search import LimitReached, Limits, shortest
 
 ARITY = 2
 """The most arguments of the predicates that questions about pairs are about."""
+WIDER = 5
+"""The most traces that are tried for a question, while the training traces decide them."""
 EACH = 2.0
 """Seconds for the shortest trace of one question."""
 MOST_STATES = 50_000
@@ -82,7 +84,9 @@ def ask(folder: str | Path, *, num: int = 10, seconds: float = 20.0) -> Asked:
         _allowed(model, folder / "report.json", left) if schemas is not None else (),
         _never_seen(model, seen, left) if seen is not None else (),
     )
-    forbidden = _forbidden_by_schemas(model, schemas, left) if schemas is not None else _forbidden(model, left)
+    forbidden = (
+        _forbidden_by_schemas(model, schemas, seen, left) if schemas is not None else _forbidden(model, seen, left)
+    )
     for kind in (allowed, forbidden):
         mine: dict[tuple[str, ...], Question] = {}
         for each in kind:
@@ -192,31 +196,53 @@ def _rule(
 
 
 def _forbidden_by_schemas(
-    model: ActionModel, schemas: Mapping[str, Schema], left: Callable[[], float]
+    model: ActionModel, schemas: Mapping[str, Schema], seen: Seen | None, left: Callable[[], float]
 ) -> Iterator[Question | None]:
     """Questions about the preconditions of schemas."""
     for name, schema in schemas.items():
         for literal in sorted(schema.pre):
             weaker = ground({**schemas, name: replace(schema, pre=schema.pre - {literal})}, model.names)
             mine = sum(1 << at for at, each in enumerate(model.names) if arguments(each)[0] == name)
-            wanted = [
-                replace(head, pre=head.pre & mine) for head in heads(model) if arguments(head.name)[0] == literal[0]
-            ]
-            trace = _found(weaker, wanted, left())
+            own = [head for head in heads(model) if arguments(head.name)[0] == literal[0]]
+            trace = _rejected(weaker, [replace(head, pre=head.pre & mine) for head in own], seen, left)
             about = f"does {name} require {with_variables(literal)}, which is false here?"
-            yield trace and Question(tuple(model.names[at] for at in trace), False, about)
+            yield trace and Question(trace, False, about)
 
 
-def _forbidden(model: ActionModel, left: Callable[[], float]) -> Iterator[Question | None]:
+def _forbidden(model: ActionModel, seen: Seen | None, left: Callable[[], float]) -> Iterator[Question | None]:
     """Questions about the preconditions of ground actions."""
     columns = heads(model)
     for at, action in enumerate(model.actions):
         for atom in bits(action.pre):
             changed = Action(action.name, action.pre & ~(1 << atom), action.add, action.delete)
             weaker = ActionModel(model.atoms, (*model.actions[:at], changed, *model.actions[at + 1 :]))
-            trace = _found(weaker, [replace(columns[atom], pre=1 << at)], left())
+            trace = _rejected(weaker, [replace(columns[atom], pre=1 << at)], seen, left)
             about = f"does {action.name} require {model.atoms[atom]}, which is false here?"
-            yield trace and Question(tuple(model.names[each] for each in trace), False, about)
+            yield trace and Question(trace, False, about)
+
+
+def _rejected(
+    weaker: ActionModel, wanted: Sequence[Head], seen: Seen | None, left: Callable[[], float]
+) -> tuple[str, ...] | None:
+    """A trace that the model accepts, one of the heads rejects, and the training traces leave open; None if none was
+    found. After a trace that they decide, one with other actions between the first and the last is tried."""
+    within = {
+        name: arguments(name)[0] if seen is not None and seen.lifted is not None else name for name in weaker.names
+    }
+    accepting = list(heads(weaker))
+    deleting = sum({1 << at for head in wanted for at in bits(head.delete)})
+    requiring = sum({1 << at for head in wanted for at in bits(head.pre)})
+    for attempt in range(WIDER):
+        trace = _found(as_model(accepting, weaker.names), wanted, left())
+        if trace is None:
+            return None
+        names = tuple(weaker.names[at] for at in trace)
+        if seen is None or _open(seen, names):
+            return names
+        between = {within[name] for name in names[1:-1]}
+        others = sum(1 << at for at, name in enumerate(weaker.names) if within[name] not in between)
+        accepting.append(Head(f"other {attempt}", requiring, others & ~deleting, deleting))
+    return None
 
 
 def answered(question: Question, model: ActionModel) -> tuple[tuple[str, ...], int]:
