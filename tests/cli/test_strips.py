@@ -791,3 +791,40 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
         code, out, _ = called(capsys, *words)
         assert code == 0
         assert "certain: among schemas with predicates of at most 3 arguments, which are different arguments" in out
+
+
+def test_questions_answers_and_a_simulator(capsys, tmp_path, monkeypatch):
+    code, out, _ = called(
+        capsys, "explore", "simple", "--steps", 9, "--max-length", 5, "--attempts", "--out", tmp_path / "t.csv"
+    )
+    assert code == 0
+    assert out.startswith("9 steps, ")
+    assert called(capsys, "learn", tmp_path / "t.csv", "--method", "exact", "--out", tmp_path / "m")[0] == 0
+    asked = ("ask", tmp_path / "m", "--out", tmp_path / "q.jsonl", "--overwrite")
+    code, out, _ = called(capsys, *asked, "--num", 2)
+    assert (code, "there may be more" in out) == (0, True)
+    assert (tmp_path / "q.jsonl").read_text().count('"label": null') == 2
+    code, out, _ = called(capsys, *asked, "--num", 50, "--answered-by", "simple")
+    assert (code, "; answer: " in out) == (0, True)
+    words = ("learn", tmp_path / "t.csv", "--method", "exact", "--out", tmp_path / "n", "--overwrite")
+    code, _, err = called(capsys, *words, "--answers", tmp_path / "q.jsonl")
+    assert (code, "q.jsonl: " in err, " answers, " in err) == (0, True, True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "robot_of_test.py").write_text(
+        "class Robot:\n    actions = ['go']\n    def reset(self): pass\n    def step(self, name): return True\n"
+    )
+    out = ("--out", tmp_path / "r.csv", "--overwrite")
+    assert called(capsys, "explore", "--simulator", "robot_of_test:Robot", "--steps", 3, *out)[0] == 0
+    for words in (
+        ("explore", "--simulator", "robot_of_test:none", "--steps", 3, *out),
+        ("explore", "simple", "--simulator", "robot_of_test:Robot", "--steps", 3, *out),
+        ("explore", "--steps", 3, *out),
+        ("ask", tmp_path / "none"),
+        ("ask", tmp_path / "t.csv"),
+        ("learn", tmp_path / "t.csv", "--answers", tmp_path, "--out", tmp_path / "o"),
+        ("learn", tmp_path / "t.csv", "--answers", tmp_path / "t.csv", "--out", tmp_path / "o"),
+        ("verify", tmp_path / "none.pddl", "--against", "simple"),
+    ):
+        code, _, err = called(capsys, *words)
+        assert (code, "Traceback" in err) == (2, False), words
+        assert "statewise: " in err or "usage" in err

@@ -125,7 +125,7 @@ def simulator_of(name: str) -> Simulator:
     missing = [each for each in ("actions", "reset", "step") if not hasattr(simulator, each)]
     if missing:
         raise ValueError(f"what {name} returns is no simulator: it has no {', no '.join(missing)}")
-    return simulator  # type: ignore[no-any-return]
+    return simulator
 
 
 def explore(simulator: Simulator, steps: int, *, lifted: bool = False, max_length: int = 30, seed: int = 1) -> Explored:
