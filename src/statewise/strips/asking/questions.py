@@ -131,7 +131,7 @@ def _allowed(model: ActionModel, report: Path, left: Callable[[], float]) -> Ite
         trace = _found(model, _rules(each, model.names), left())
         without = f" without {', '.join(each['without'])} between" if each["without"] else ""
         about = f"may {each['action']} follow {each['after']}{without}?"
-        yield trace and Question(tuple(model.names[at] for at in trace), True, about)
+        yield Question(tuple(model.names[at] for at in trace), True, about) if trace else None
 
 
 def _rules(question: Mapping[str, Any], names: Sequence[str]) -> list[Head]:
@@ -164,7 +164,7 @@ def _never_seen(model: ActionModel, seen: Seen, left: Callable[[], float]) -> It
                 trace = _found(model, _rule(slots[c], adds, slots[x], model.names), left())
                 without = f" without {', '.join(map(_slot, adds))} between" if adds else ""
                 about = f"may {_slot(slots[c])} follow {_slot(slots[x])}{without}?"
-                yield trace and Question(tuple(model.names[at] for at in trace), True, about)
+                yield Question(tuple(model.names[at] for at in trace), True, about) if trace else None
 
 
 def _slot(slot: tuple[str, Sequence[int]]) -> str:
@@ -206,7 +206,7 @@ def _forbidden_by_schemas(
             own = [head for head in heads(model) if arguments(head.name)[0] == literal[0]]
             trace = _rejected(weaker, [replace(head, pre=head.pre & mine) for head in own], seen, left)
             about = f"does {name} require {with_variables(literal)}, which is false here?"
-            yield trace and Question(trace, False, about)
+            yield Question(trace, False, about) if trace else None
 
 
 def _forbidden(model: ActionModel, seen: Seen | None, left: Callable[[], float]) -> Iterator[Question | None]:
@@ -218,7 +218,7 @@ def _forbidden(model: ActionModel, seen: Seen | None, left: Callable[[], float])
             weaker = ActionModel(model.atoms, (*model.actions[:at], changed, *model.actions[at + 1 :]))
             trace = _rejected(weaker, [replace(columns[atom], pre=1 << at)], seen, left)
             about = f"does {action.name} require {model.atoms[atom]}, which is false here?"
-            yield trace and Question(trace, False, about)
+            yield Question(trace, False, about) if trace else None
 
 
 def _rejected(
@@ -259,7 +259,7 @@ def write_questions(
     asked: Asked, path: str | Path, answers: Sequence[tuple[tuple[str, ...], int]] | None = None
 ) -> None:
     """Writes JSON lines with `actions`, `label` (null: not answered) and `question`, which `read_answers` reads."""
-    rows = answers or [(each.trace, None) for each in asked.questions]
+    rows: Sequence[tuple[tuple[str, ...], int | None]] = answers or [(each.trace, None) for each in asked.questions]
     lines = [
         json.dumps({"actions": list(trace), "label": label, "question": each.about})
         for each, (trace, label) in zip(asked.questions, rows)
