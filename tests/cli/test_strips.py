@@ -812,11 +812,14 @@ def test_questions_answers_and_a_simulator(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "robot_of_test.py").write_text(
         "class Robot:\n    actions = ['go']\n    def reset(self): pass\n    def step(self, name): return True\n"
+        "class Broken(Robot):\n    def step(self, name): return 1 / 0\n"
     )
     out = ("--out", tmp_path / "r.csv", "--overwrite")
     assert called(capsys, "explore", "--simulator", "robot_of_test:Robot", "--steps", 3, *out)[0] == 0
     for words in (
         ("explore", "--simulator", "robot_of_test:none", "--steps", 3, *out),
+        ("explore", "--simulator", "robot_of_test:Broken", "--steps", 3, *out),
+        ("explore", "--simulator", "decimal:localcontext", "--steps", 3, *out),
         ("explore", "simple", "--simulator", "robot_of_test:Robot", "--steps", 3, *out),
         ("explore", "--steps", 3, *out),
         ("ask", tmp_path / "none"),

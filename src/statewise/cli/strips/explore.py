@@ -52,9 +52,16 @@ def run(words: list[str]) -> int:
     else:
         simulator = DomainSimulator(read_world(options.name, given), tells=not options.attempts)
     with claimed_file(Path(options.out), options.overwrite) as scratch:
-        found = explore(
-            simulator, options.steps, lifted=options.lifted, max_length=options.max_length, seed=options.seed
-        )
+        try:
+            found = explore(
+                simulator, options.steps, lifted=options.lifted, max_length=options.max_length, seed=options.seed
+            )
+        except ValueError:
+            raise
+        except Exception as error:  # of the user's function
+            if options.simulator is None:
+                raise
+            raise ValueError(f"the simulator {options.simulator} failed: {type(error).__name__}: {error}") from error
         if not len(found.traces):
             raise ValueError("no action was possible in any step")
         write_traces(found.traces, scratch)

@@ -121,7 +121,10 @@ def simulator_of(name: str) -> Simulator:
         made = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{name!r} is not a function of a module, as in package.module:function: {error}") from None
-    simulator = made() if callable(made) else made
+    try:
+        simulator = made() if callable(made) else made
+    except Exception as error:
+        raise ValueError(f"{name} failed: {type(error).__name__}: {error}") from error
     missing = [each for each in ("actions", "reset", "step") if not hasattr(simulator, each)]
     if missing:
         raise ValueError(f"what {name} returns is no simulator: it has no {', no '.join(missing)}")
