@@ -474,7 +474,20 @@ def test_a_lifted_domain_and_a_problem_from_a_trace(capsys, ferry, tmp_path):
     assert "exists" in err
     assert called(capsys, *words, "--out", tmp_path / "domain.pddl", "--overwrite")[0] == 0
     assert called(capsys, *words[:-2], "--out", tmp_path / "alone.pddl")[0] == 0
-    assert called(capsys, *words, "--positive-preconditions", "--out", tmp_path / "plain.pddl")[0] == 0
+    code, out, _ = called(capsys, *words, "--no-negative", "--out", tmp_path / "plain.pddl")
+    assert (code, "--no-negative" in out) == (0, False)
+    for one, other in (
+        ("plain.pddl", ferry / "lifted"),
+        (ferry / "lifted", "plain.pddl"),
+        ("domain.pddl", "ferry:2x2"),
+    ):
+        spec = [tmp_path / each if str(each).endswith(".pddl") else each for each in (one, other)]
+        code, out, _ = called(capsys, "verify", spec[0], "--against", spec[1])
+        assert (code, "proven for all instances" in out) == (0, True)
+    pair = f"{tmp_path / 'plain.pddl'},{tmp_path / 'plain-problem.pddl'}"
+    assert called(capsys, "verify", pair, "--against", tmp_path / "plain.pddl")[0] == 0
+    code, _, err = called(capsys, "verify", pair, "--against", tmp_path / "plain.pddl", "--drawn-only")
+    assert (code, "has no initial state" in err) == (2, True)
     assert re.search(r":requirements :strips :typing\)", (tmp_path / "plain.pddl").read_text())
     assert "(not " not in (tmp_path / "plain-problem.pddl").read_text().partition("(define")[2]
     assert not (tmp_path / "alone-problem.pddl").exists()
@@ -778,3 +791,43 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
         code, out, _ = called(capsys, *words)
         assert code == 0
         assert "certain: among schemas with predicates of at most 3 arguments, which are different arguments" in out
+
+
+def test_questions_answers_and_a_simulator(capsys, tmp_path, monkeypatch):
+    code, out, _ = called(
+        capsys, "explore", "simple", "--steps", 9, "--max-length", 5, "--attempts", "--out", tmp_path / "t.csv"
+    )
+    assert code == 0
+    assert out.startswith("9 steps, ")
+    assert called(capsys, "learn", tmp_path / "t.csv", "--method", "exact", "--out", tmp_path / "m")[0] == 0
+    asked = ("ask", tmp_path / "m", "--out", tmp_path / "q.jsonl", "--overwrite")
+    code, out, _ = called(capsys, *asked, "--num", 2)
+    assert (code, "there may be more" in out) == (0, True)
+    assert (tmp_path / "q.jsonl").read_text().count('"label": null') == 2
+    code, out, _ = called(capsys, *asked, "--num", 50, "--answered-by", "simple")
+    assert (code, "; answer: " in out) == (0, True)
+    words = ("learn", tmp_path / "t.csv", "--method", "exact", "--out", tmp_path / "n", "--overwrite")
+    code, _, err = called(capsys, *words, "--answers", tmp_path / "q.jsonl")
+    assert (code, "q.jsonl: " in err, " answers, " in err) == (0, True, True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "robot_of_test.py").write_text(
+        "class Robot:\n    actions = ['go']\n    def reset(self): pass\n    def step(self, name): return True\n"
+        "class Broken(Robot):\n    def step(self, name): return 1 / 0\n"
+    )
+    out = ("--out", tmp_path / "r.csv", "--overwrite")
+    assert called(capsys, "explore", "--simulator", "robot_of_test:Robot", "--steps", 3, *out)[0] == 0
+    for words in (
+        ("explore", "--simulator", "robot_of_test:none", "--steps", 3, *out),
+        ("explore", "--simulator", "robot_of_test:Broken", "--steps", 3, *out),
+        ("explore", "--simulator", "decimal:localcontext", "--steps", 3, *out),
+        ("explore", "simple", "--simulator", "robot_of_test:Robot", "--steps", 3, *out),
+        ("explore", "--steps", 3, *out),
+        ("ask", tmp_path / "none"),
+        ("ask", tmp_path / "t.csv"),
+        ("learn", tmp_path / "t.csv", "--answers", tmp_path, "--out", tmp_path / "o"),
+        ("learn", tmp_path / "t.csv", "--answers", tmp_path / "t.csv", "--out", tmp_path / "o"),
+        ("verify", tmp_path / "none.pddl", "--against", "simple"),
+    ):
+        code, _, err = called(capsys, *words)
+        assert (code, "Traceback" in err) == (2, False), words
+        assert "statewise: " in err or "usage" in err

@@ -1,7 +1,7 @@
 """STRIPS world models from action traces: a wing for AI planning, which imports only `runtime` and `reporting`.
 
-Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `rivals`, `planning`,
-`write`. Above them `methods` and `hybrid` choose and combine the ways to learn.
+Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `rivals`, `asking`,
+`planning`, `write`. Above them `methods` and `hybrid` choose and combine the ways to learn.
 
 This is the public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
@@ -14,6 +14,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statewise.strips.asking.exploring import DomainSimulator as DomainSimulator
+    from statewise.strips.asking.exploring import Simulator as Simulator
+    from statewise.strips.asking.exploring import explore as explore
+    from statewise.strips.asking.exploring import simulator_of as simulator_of
+    from statewise.strips.asking.questions import Question as Question
+    from statewise.strips.asking.questions import answered as answered
+    from statewise.strips.asking.questions import ask as ask
+    from statewise.strips.asking.questions import read_answers as read_answers
+    from statewise.strips.asking.questions import with_answers as with_answers
+    from statewise.strips.asking.questions import write_questions as write_questions
     from statewise.strips.exact.ground import learn_exact as learn_exact
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
     from statewise.strips.exact.noisy import learn_lifted_noisy as learn_lifted_noisy
@@ -38,6 +48,8 @@ if TYPE_CHECKING:
     from statewise.strips.neural.learning import Settings as Settings
     from statewise.strips.neural.learning import learn_neural as learn_neural
     from statewise.strips.neural.lifted import learn_lifted as learn_lifted
+    from statewise.strips.pddl.domain_models import actions_of_domain as actions_of_domain
+    from statewise.strips.pddl.domain_models import model_of_domain as model_of_domain
     from statewise.strips.pddl.pddl import read_domain as read_domain
     from statewise.strips.pddl.pddl import read_problem as read_problem
     from statewise.strips.planning.checking import check as check
@@ -82,6 +94,8 @@ if TYPE_CHECKING:
     from statewise.strips.write.showing import show as show
 
 PUBLIC = {
+    "asking.exploring": ("DomainSimulator", "Simulator", "explore", "simulator_of"),
+    "asking.questions": ("Question", "answered", "ask", "read_answers", "with_answers", "write_questions"),
     "exact.ground": ("learn_exact",),
     "exact.lifted": ("learn_lifted_exact",),
     "exact.noisy": ("learn_lifted_noisy", "learn_noisy"),
@@ -94,6 +108,7 @@ PUBLIC = {
     "model.traces": ("Traces",),
     "neural.learning": ("Settings", "learn_neural"),
     "neural.lifted": ("learn_lifted",),
+    "pddl.domain_models": ("actions_of_domain", "model_of_domain"),
     "pddl.pddl": ("read_domain", "read_problem"),
     "planning.checking": ("check", "described", "read_seen"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),

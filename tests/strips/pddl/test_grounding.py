@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from statewise.strips.pddl.grounding import _complements, _limited, _TooMany, _weakest, ground
+from statewise.strips.pddl.grounding import _limited, _TooMany, _weakest, complements, ground
 from statewise.strips.pddl.parsing import Equal, Every, Is, Not, Quantified, Task, parse_task
 from statewise.strips.pddl.pddl import read_problem, validated
 
@@ -68,7 +68,7 @@ def check(domain_text, problem_text):
     task = parse_task(Path("d.pddl"), domain_text, Path("p.pddl"), problem_text)
     whole = ground(task)
     model = whole.model
-    complemented = {name: predicate for predicate, name in _complements(task.predicates).items()}
+    complemented = {name: predicate for predicate, name in complements(task.predicates).items()}
 
     def in_atoms(state):
         total = 0

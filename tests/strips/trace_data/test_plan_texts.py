@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from statewise.strips.trace_data.plan_texts import read_plan, read_plans
+from statewise.strips.trace_data.plan_texts import READERS, expected, read_plan, read_plans
 
 
 def plans(tmp_path, text, **options):
@@ -44,10 +44,59 @@ ONE = [(["unstack b1 b2", "put-down b1"], [1, 2])]
         ),
         ("(pick[a] b) [1.0]\n(pick[b] b) (stay)\n", [(["pick[a] b"], [1]), (["pick[b] b", "stay"], [2, 2])]),
         ("; no plan\n\n", []),
+        ("0.5: (go a) [2]\n2.0: (c) [1]\n1.5: (b) [1.0]\n", [(["go a", "b", "c"], [1, 3, 2])]),  # by their starts
+        (
+            "TimeTriggeredPlan:\n    0.0: go(a, b) [3/2]\n    3/2: stop\n    1/2: stay [1.0]\n",
+            [(["go a b", "stay", "stop"], [2, 4, 3])],
+        ),
+        ("unstack b1 b2 (1)\nput-down b1 (1.5)\n", ONE),
     ],
 )
 def test_forms_of_plans(tmp_path, text, expected):
     assert plans(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "wanted"),
+    [
+        (
+            "ff: parsing domain file\n\nff: found legal plan as follows\n\nstep    0: UNSTACK B1 B2\n"
+            "        1: PUT-DOWN B1\n     \n\ntime spent:    0.00 seconds instantiating 12 easy\n",
+            [(["UNSTACK B1 B2", "PUT-DOWN B1"], [5, 6])],
+        ),
+        (
+            "INFO     Running search.\n[t=0.01s, 9 KB] Solution found!\n[t=0.01s, 9 KB] Actual search time: 0.0s\n"
+            "unstack b1 b2 (1)\nput-down b1 (1)\n[t=0.01s, 9 KB] Plan length: 2 step(s).\nSolution found.\n"
+            "stay (1)\nPlan length: 1 step(s).\n",
+            [(["unstack b1 b2", "put-down b1"], [4, 5]), (["stay"], [8])],
+        ),
+        (
+            "Modality: Incremental Planner\nPlan computed:\n   Time: (ACTION) [action Duration; action Cost]\n"
+            " 0.0000: (UNSTACK B1 B2) [D:1.00; C:1.00]\n\n 1.0000: (PUT-DOWN B1) [D:1.00; C:1.00]\n\n\n"
+            "Solution number: 1\nTotal time:      0.00\n",
+            [(["UNSTACK B1 B2", "PUT-DOWN B1"], [4, 6])],
+        ),
+        (
+            "Checking plan: p\nPlan to validate:\n\nPlan size: 2\n1:\n(unstack b1 b2)\n \n2:\n(put-down b1)\n \n"
+            "Plan Validation details\n---\nChecking next happening (time 1)\nDeleting (handempty)\n",
+            [(["unstack b1 b2", "put-down b1"], [6, 9])],
+        ),
+        ("Found Plan:\n0.0: (a)\n1.0: (b)\n\nPlan-Length:2\nMetric (Search):2.0\n", [(["a", "b"], [2, 3])]),
+    ],
+    ids=["FF", "Fast Downward", "LPG", "VAL", "ENHSP"],
+)
+def test_the_whole_output_of_planners(tmp_path, output, wanted):
+    assert plans(tmp_path, output) == wanted
+    if len(wanted) == 1:
+        found = read_plan(output, tmp_path / "p")
+        assert found is not None
+        assert found.actions == wanted[0][0]
+
+
+@pytest.mark.parametrize("reader", [each for each in READERS if each.name], ids=lambda each: each.example)
+def test_each_reader_reads_its_example_and_is_named_where_nothing_fits(tmp_path, reader):
+    assert all(each.actions for each in read_plans(reader.example, tmp_path / "p"))
+    assert f"{reader.example} ({reader.name})" in expected()
 
 
 @pytest.mark.parametrize(
@@ -92,13 +141,18 @@ def test_actions_of_trajectories(tmp_path):
         ("(go a) [on a b]\n", 1, "text outside the parentheses"),
         ("(go (a b))\n", 1, "text outside the parentheses"),
         ("0: a\n2: b\n", 2, "a gap: step 2 follows 0"),
-        ("ff: found legal plan as follows\nstep 0: A\n1: B\n", 2, "is not written like line 1"),
         ("0: a\nb\n", 2, '"b" is not written like line 1'),
         ("0: (a)\n1: (b)\n0: (c)\n", 3, "the time goes back from 1 to 0"),
         ("0: a, b\n", 1, "some actions of this line have a number"),
         ("(a)\n(b)\n\n(c)\n(d)\n", 4, "this line follows an empty one: if another plan begins here"),
         ("SequentialPlan:\n  a(b)\n\n  c(d)\n", 4, "follows an empty one"),
-        ("TimeTriggeredPlan:\n    0.0: a(b) [1.0]\n", 1, "TimeTriggeredPlan is not a sequence of actions"),
+        ("PartialOrderPlan:\n    a(b)\n", 1, "PartialOrderPlan is not a sequence of actions"),
+        ("TimeTriggeredPlan:\n    1/0: a(b) [1.0]\n", 2, "the time 1/0 divides by 0"),
+        ("0: (a) [1]\n1: (b) [1]\n0: (c) [1]\n", 3, "the time goes back from 1 to 0"),
+        ("Once upon a time, there was a plan.\n", 1, "is no plan that can be read; expected is one of these: "),
+        ("seed: 3\n", 1, '"seed: 3" is no plan that can be read'),
+        ("\x7fELF\x02\x01\n", 1, "is no plan that can be read"),
+        ("# plans\n(a)\n", 1, "put a b (names alone)"),
         ("[go(a, b),\nstay]\n", 1, "must be closed on its line"),
         ("[go(a, b) stay]\n", 1, "is not a list of actions such as"),
         ('[Event "x"]\n1. e4 e5\n', 1, "is not a list of actions"),

@@ -119,6 +119,42 @@ def test_walks_go_everywhere():
     assert {number for row in found.rows for number in row[:-1]} == set(range(18))
 
 
+@pytest.mark.parametrize("spec", ["hanoi:3", "logistics:2x2x1", "satellite:1x3"])
+def test_aimed_walks_take_more_of_the_actions(spec):
+    few = {"num": 12, "max_length": 12, "split": "all", "start": "init"}
+    aimed = drawn(spec, aimed=True, **few)
+    assert aimed == drawn(spec, aimed=True, **few)
+    for row, label, rejected in zip(aimed.rows, aimed.labels, rejections(aimed, spec)):
+        assert rejected == (len(row) - 1 if label else None)
+    world = domain(spec)
+    for row, label in zip(aimed.rows, aimed.labels):
+        state = world.start[0]
+        for at in row[: len(row) - label]:
+            assert at in world.model.applicable(state)
+            state = world.model.result(state, at)
+    counts = [
+        len({at for row, label in zip(each.rows, each.labels) for at in row[: len(row) - label]})
+        for each in (aimed, drawn(spec, **few))
+    ]
+    assert counts[0] > counts[1]
+
+
+def test_an_aimed_walk_goes_the_shortest_way_to_a_schema_that_no_walk_has_taken():
+    corridor = ActionModel.of(
+        [f"at {at}" for at in range(9)],
+        {
+            **{f"go {at}": ([f"at {at}"], [f"at {at + 1}"], [f"at {at}"]) for at in range(8)},
+            **{f"back {at}": ([f"at {at + 1}"], [f"at {at}"], [f"at {at + 1}"]) for at in range(8)},
+            "rest": (["at 0"], [], []),
+            "open": (["at 8"], [], []),
+        },
+    )
+    world = Domain("corridor", corridor, (1,))
+    found = traces(world, 8, 12, 1, negatives=0, start="init", aimed=True)
+    walks = [[corridor.names[at] for at in row] for row in found.rows]
+    assert [f"go {at}" for at in range(8)] + ["open"] in [walk[-9:] for walk in walks] + [walk[:9] for walk in walks]
+
+
 def test_initial_states_differ_and_depend_on_their_own_seed_only():
     world = domain("blocksworld:3")
     four = world.initial_states(4)

@@ -143,7 +143,7 @@ def test_bad_csv_is_told_with_its_line(tmp_path, text, line, message):
     ("content", "line", "message"),
     [
         ('{"actions": ["a"]}\n{"actions": ["a"\n', 2, "not JSON: "),
-        ('{"actions": ["a"]}\n\n["a"]\n', 3, 'a trace must be {"actions": [...], "label": 0 or 1}, on a line'),
+        ('{"actions": ["a"]}\n\n"a"\n', 3, 'a trace must be {"actions": [...], "label": 0 or 1} or ["pick a", ...]'),
         ('{"action": ["a"]}\n', 1, "a trace must be"),
         ('{"actions": "ab"}\n', 1, "a trace must be"),
         ('{"actions": ["b"]}\n{"actions": ["a\\ud800"]}\n', 2, "contains half of a surrogate pair, which is not"),
@@ -160,7 +160,8 @@ def test_bad_csv_is_told_with_its_line(tmp_path, text, line, message):
         ('[{"actions": ["a"]},\n\n {"actions": []}]', 3, "empty trace"),
         ('{\n"actions": ["a"],\n "label":\n}\n', 4, "not JSON: Expecting value at column 1"),
         ('[{"actions": ["a"]},\n {"label": 1,\n "label": 1}]\n', 1, 'the key "label" occurs twice in one object'),
-        ('\n["a", "b"]\n', 2, "a list of names: a trace must be"),
+        ('\n["a", 1.5]\n', 2, "an action must be a name, not 1.5"),
+        ("\n[]\n", 2, "an empty list: a trace must be"),
         ('{"actions": ["a"]}\n{"actions": ["bb"]}\n', 2, "'bb' is not an action of the model; did you mean 'b'?"),
         ('{"actions": ["a"]}\n{"actions": ["jump"]}\n', 2, "'jump' is not an action of the model"),
     ],
@@ -249,6 +250,8 @@ def test_json_may_span_lines_and_be_a_list(tmp_path, name, text):
 def test_items_of_a_list_know_their_lines(tmp_path):
     found = read_traces(write(tmp_path, '\n[["a",\n"b"],\n ["b"]\n]\n', "t.json"))
     assert (found.rows, found.lines) == (((0, 1), (1,)), (2, 4))
+    one = read_traces(write(tmp_path, '[\n  "a",\n  "b"\n]\n', "one.json"))
+    assert (one.actions, one.rows) == (("a", "b"), ((0, 1),))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
 from statewise.strips.model.model import MOST_ACTIONS, Action, ActionModel, accepted, bits, evidence_of
 from statewise.strips.model.schemas import Schema, ground, signature
+from statewise.strips.pddl.domain_models import model_of_domain
 from statewise.strips.pddl.pddl import read_problem, validated
 from statewise.strips.planning.planner import find_plan, installed
 from statewise.strips.trace_data.domains import domain
@@ -320,6 +321,10 @@ def test_without_negative_preconditions_the_same_walks_are_possible(family, tmp_
     walks = states_by_walks(mine, str, 4)
     assert walks == states_by_walks(plain, str, 4)
     assert len(walks) > 10
+    learned = ground(LEARNED[family], SMALL[family])
+    for name in ("plain", "negative"):
+        verdict = verify(model_of_domain(tmp_path / f"{name}.pddl", SMALL[family]), learned)
+        assert (verdict.outcome, verdict.proven) == ("equivalent", "all instances")
     assert mine.solved_by(trace)
     assert validated((tmp_path / "plain.pddl", tmp_path / "plain-problem.pddl"), trace) is not False
 

@@ -6,10 +6,12 @@ from statewise.cli.commands import dispatch, in_modules
 
 COMMANDS = {
     "traces": "draw random traces from a domain",
+    "explore": "draw the traces from a simulator that show most",
     "learn": "learn an action model from traces",
     "show": "show a model as text and plots",
     "verify": "decide equivalence with a reference, or find a shortest counterexample",
     "check": "say which new traces are certainly valid or invalid",
+    "ask": "list the shortest traces that would settle what is open",
     "evaluate": "score a model on traces and against a true model",
     "simplify": "find the simplest equivalent model, each step proven",
     "export": "write a model as PDDL",

@@ -21,7 +21,7 @@ def run(words: list[str]) -> int:
         "requires, its goal is what is true after the trace. Predicates are named p0, p1, ..., or with --names-from\n"
         "after those of the reference that they match. Needs the extra `planning`.\n\n"
         "  statewise strips export learned/ --out out.pddl\n"
-        "  statewise strips export learned/ --lifted --problem-from trace.csv\n"
+        "  statewise strips export learned/ --lifted --problem-from trace.csv --no-negative\n"
         "  statewise strips export learned/ --out out.pddl --names-from blocksworld:3",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
@@ -30,7 +30,9 @@ def run(words: list[str]) -> int:
         "--lifted", action="store_true", help="a lifted domain, from a model that was learned with --lifted"
     )
     parser.add_argument(
+        "--no-negative",
         "--positive-preconditions",
+        dest="positive_preconditions",
         action="store_true",
         help="for planners without negative preconditions, such as pyperplan: write predicates `not-...` instead (a "
         "ground domain has no negative preconditions)",
@@ -98,6 +100,8 @@ def _export(options: Namespace, out: Path, beside: Path) -> tuple[str, str]:
         f"{len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more predicates are "
         "complements or copies of these"
     )
+    if ":negative-preconditions" in out.read_text(encoding="utf-8"):
+        size += "\nit has negative preconditions, which pyperplan's own command refuses: --no-negative writes none"
     if example is not None:
         size += (
             f"\ninitial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from statewise.cli.commands import terminal_width
 from statewise.cli.counter import interruptible
 from statewise.runtime.arguments import Parser, above, at_least, with_flags
-from statewise.runtime.messages import say, say_in_place
+from statewise.runtime.messages import counted, say, say_in_place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +46,13 @@ def run(words: list[str]) -> int:
         "traces", metavar="FILE", help="CSV with trace_id,action[,label], JSON, or plans: a file or a folder"
     )
     add_ignore_states(parser)
+    parser.add_argument(
+        "--answers",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="answers to the questions of `strips ask`, as more traces; may be given several times",
+    )
     parser.add_argument(
         "--method",
         default="auto",
@@ -113,6 +120,12 @@ def run(words: list[str]) -> int:
         )
     if options.positive_only:
         traces = traces.valid_only()
+    for path in options.answers:
+        from statewise.strips import read_answers, with_answers
+
+        answers = read_answers(path)
+        traces = with_answers(traces, answers)
+        say(f"{path}: {counted(len(answers), 'answer')}, {len(traces)} traces in all", file=sys.stderr)
     if options.symmetry:
         from statewise.strips import symmetric
 

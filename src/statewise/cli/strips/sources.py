@@ -18,11 +18,13 @@ CONSTANTS = (
     "the objects, separated by commas, that an action may require or change without having them as arguments, "
     "or none (default: any object of the training traces)"
 )
-AGAINST = "a domain such as blocksworld:3, DOMAIN.pddl,PROBLEM.pddl, a learned folder or a model.json"
+AGAINST = "a domain such as blocksworld:3, DOMAIN.pddl,PROBLEM.pddl, DOMAIN.pddl, a learned folder or a model.json"
+PDDL = ".pddl"
 
 
 def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
-    """The action model of a learned folder or a model file. A lifted model is grounded over `actions`.
+    """The action model of a learned folder, a model file, or PDDL (`DOMAIN.pddl`, or with a problem,
+    `DOMAIN.pddl,PROBLEM.pddl`). A lifted model, or a PDDL domain alone, is grounded over `actions`.
 
     With `actions`, a message names those that were not seen in training; the model has them without conditions and
     effects. Raises `ValueError` if `actions` is empty, or the model has none of them."""
@@ -43,7 +45,12 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
             raise _different(path, list(schemas), list(dict.fromkeys(name.split()[0] for name in unseen)))
         _say_unseen(unseen)
         return ground(schemas, actions)
-    model = _read_model(path)
+    if is_domain(path):
+        from statewise.strips import model_of_domain
+
+        model = model_of_domain(path, actions)
+    else:
+        model = _read_model(path)
     unseen = model.unseen(actions)
     if len(unseen) == len(actions):
         raise _different(path, model.names, unseen)
@@ -78,12 +85,26 @@ def _say_unseen(actions: Sequence[str]) -> None:
 def _read_model(path: str) -> ActionModel:
     from statewise.strips import ActionModel
 
+    if "," in path and path.partition(",")[0].endswith(PDDL):
+        from statewise.strips import read_domain
+
+        first, _, second = path.partition(",")
+        return read_domain(Path(first), Path(second)).model
+    if is_domain(path):
+        from statewise.strips import actions_of_domain, model_of_domain
+
+        return model_of_domain(path, actions_of_domain(path))
     place = Path(path)
     if place.is_dir():
         from statewise.strips import read_learned_model
 
         return read_learned_model(place)
     return ActionModel.from_json(read_text(place), path)
+
+
+def is_domain(path: str) -> bool:
+    """Whether a model is given as a PDDL domain without a problem."""
+    return "," not in path and path.endswith(PDDL) and not Path(path).is_dir()
 
 
 def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
@@ -133,9 +154,12 @@ def read_example(path: str, ignore_states: bool) -> tuple[list[list[str]], str]:
     return rows, f"{path}" if len(rows) == 1 else f"{path}, the first of {len(rows)} traces"
 
 
-def read_reference(spec: str) -> Domain | ActionModel:
-    """The domain or model that `--against` gives."""
-    if "," in spec and spec.partition(",")[0].endswith(".pddl"):
+def read_reference(spec: str, actions: Sequence[str] | None = None) -> Domain | ActionModel:
+    """The domain or model that `--against` gives; a PDDL domain without a problem over `actions`, or a few objects of
+    each type."""
+    if actions is not None and is_domain(spec):
+        return read_model(spec, actions)
+    if "," in spec and spec.partition(",")[0].endswith(PDDL):
         from statewise.strips import read_domain
 
         first, _, second = spec.partition(",")

@@ -42,6 +42,9 @@ def run(words: list[str]) -> int:
         choices=["init", "random", "both"],
         help="walks begin in the initial state, in states drawn at random, or in either (default: both)",
     )
+    parser.add_argument(
+        "--aimed", action="store_true", help="walks go to actions that no walk has taken yet, if one is near"
+    )
     parser.add_argument("--noise", type=float, default=0.0, help="share of noisy traces (default: 0)")
     parser.add_argument(
         "--noise-of",
@@ -67,6 +70,7 @@ def run(words: list[str]) -> int:
             negatives=options.negatives,
             split=options.split,
             start=options.start,
+            aimed=options.aimed,
         )
         if options.noise:
             drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)

@@ -23,9 +23,16 @@ def run(words: list[str]) -> int:
         "Exit code: 0 equivalent, 1 different, 3 unknown (a limit was reached).\n\n"
         "  statewise strips verify learned/ --against blocksworld:3\n"
         "  statewise strips verify learned/ --against blocksworld:3 --real-states\n"
-        "  statewise strips verify learned/ --against blocksworld:10  # learned lifted",
+        "  statewise strips verify learned/ --against blocksworld:10  # learned lifted\n"
+        "  statewise strips verify exported.pddl --against blocksworld:3\n"
+        "  statewise strips verify one.pddl --against other.pddl  # a few objects of each type",
     )
-    parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a learned folder, a model.json, DOMAIN.pddl over the actions of the reference, or "
+        "DOMAIN.pddl,PROBLEM.pddl",
+    )
     parser.add_argument("--against", metavar="REFERENCE", required=True, help=AGAINST)
     parser.add_argument(
         "--real-states",
@@ -43,10 +50,13 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 
-    from statewise.cli.strips.sources import model_of, read_model, read_reference
+    from statewise.cli.strips.sources import is_domain, model_of, read_model, read_reference
     from statewise.strips import before_simplification, ground, verify
 
-    reference = read_reference(options.against)
+    alone = is_domain(options.against)  # has neither objects nor initial states of its own
+    if alone and (options.real_states or options.drawn_only):
+        raise ValueError(f"{options.against} has no initial state: give a problem, too, as DOMAIN.pddl,PROBLEM.pddl")
+    reference = read_reference(options.against, read_model(options.model).names if alone else None)
     names = model_of(reference).names
     learned = read_model(options.model, names)
     place = Path(options.model)

@@ -205,8 +205,8 @@ def _weighed(offered: Sequence[Predicate], traces: Traces, clock: Clock) -> tupl
 
 def _catches(predicates: Sequence[Predicate], actions: Sequence[str], judge: Judge) -> np.ndarray:
     """[P, N] whether each predicate rejects the last action of each negative trace."""
-    if not predicates:
-        return np.zeros((0, len(judge.labels)), dtype=bool)
+    if not predicates or not len(judge.labels):  # nothing to ground, which may take longer than all else
+        return np.zeros((len(predicates), len(judge.labels)), dtype=bool)
     blocks = [
         _candidates(predicates[first : first + AT_ONCE], actions).verdicts(judge)[1]
         for first in range(0, len(predicates), AT_ONCE)

@@ -202,12 +202,16 @@ def distinct_predicates(
 
 def without_covered(predicates: Sequence[Predicate]) -> list[Predicate]:
     """The predicates that no other one covers; of those that cover each other, the first."""
+    of_signature: dict[Signature, list[tuple[int, Predicate]]] = {}  # only these can cover each other
+    for at, each in enumerate(predicates):
+        of_signature.setdefault(each.signature, []).append((at, each))
     return [
         each
         for place, each in enumerate(predicates)
         if not any(
-            other.covers(each) and (not each.covers(other) or at < place)
-            for at, other in enumerate(predicates)
+            not (each.pre & ~other.pre or each.delete & ~other.delete or other.add & ~each.add)
+            and (at < place or not each.covers(other))
+            for at, other in of_signature[each.signature]
             if at != place
         )
     ]

@@ -97,7 +97,7 @@ def ground(task: Task) -> Ground:
     order = sorted(relevant, key=lambda atom: (predicate_at[atom[0]], *(object_at[name] for name in atom[1:])))
     literals = [(atom, value) for atom in order for value in ((True, False) if atom in denied else (True,))]
     place = {literal: 1 << at for at, literal in enumerate(literals)}
-    complement = _complements(task.predicates)
+    complement = complements(task.predicates)
     names = [_spelled(atom if value else (complement[atom[0]], *atom[1:])) for atom, value in literals]
 
     def as_bits(literals: Iterable[Literal]) -> Atoms:
@@ -304,7 +304,7 @@ def _weakest(conditions: Collection[Atoms]) -> Collection[Atoms]:
     return [one for some in by_rarest.values() for one in some]
 
 
-def _complements(predicates: Sequence[str]) -> dict[str, str]:
+def complements(predicates: Sequence[str]) -> dict[str, str]:
     """For each predicate the name of its complement, `not-...`, which no other predicate has."""
     complements: dict[str, str] = {}
     used = set(predicates)

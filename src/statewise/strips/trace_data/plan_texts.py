@@ -1,21 +1,24 @@
 """Plans as planners and planning libraries print them: one or several in a text.
 
-| form | example | what is one plan |
-| --- | --- | --- |
-| actions in parentheses | `(pick a) (put a b)` | a line; the whole text if no line has more than one action |
-| names separated by commas | `pick a, put a b` | a line |
-| numbered steps (FF) | `step 0: PICK A`, `1: PUT A B` | until the numbers begin again |
-| unified-planning | `SequentialPlan:` and a line `put(a, b)` per action; `[pick(a), put(a, b)]` | the block; a line |
-| trajectories | `(:trajectory (:init ...) (:action (pick a)) (:state ...))` | a list |
+`READERS` is the table of the ways in which a line can be written, `OUTPUTS` of the planners whose whole output is read.
+Several plans in one text are told by their lines:
 
-`;` begins a comment. Times before actions and, in brackets, durations and costs are left out. PDDL ignores the case of
-letters: names are in lower case if a plan is written in any of these forms but the second.
+| lines | one plan is |
+| --- | --- |
+| several actions in parentheses, or separated by commas | a line |
+| one action in parentheses on every line | the text; with times, in the order of these |
+| numbered steps (FF) | the lines until the numbers begin again |
+| what unified-planning prints | the block below a title; a list in brackets |
+| trajectories | a list in parentheses |
+
+`;` begins a comment. Times before actions and, in brackets, durations and costs are left out; actions are ordered by
+their starts. PDDL ignores the case of letters: names are in lower case unless they are separated by commas only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -33,8 +36,14 @@ MEASURED = r"\[(?:[A-Za-z]+:)?[-+.\deE]+(?:[;,] ?(?:[A-Za-z]+:)?[-+.\deE]+)*\]"
 COLUMNS = ({"action", "actions", "action_id"}, {"trace", "trace_id", "case", "case_id", "step", "label", "state"})
 """A line with names of both sets names the columns of a table."""
 
-IN_PARENTHESES, BY_COMMAS, STEP, CALL, CALLS, TITLE, COST = range(7)
+IN_PARENTHESES, BY_COMMAS, STEP, CALL, CALLS, WITH_COST, TITLE, COST = range(8)
 """The ways in which a line can be written."""
+TIME = r"(\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?)"
+"""The time before an action."""
+MOST_WORDS = 12
+"""A name of more words is prose."""
+PROSE = re.compile(r"^[#*=]|[.!?:;]$|\w:\s|[\x00-\x08\x0e-\x1f\x7f{}|\\`]")
+"""What no name of an action has, but sentences, settings and binary files have."""
 
 
 class Place(NamedTuple):
@@ -73,9 +82,11 @@ class _Line(NamedTuple):
     form: int
     actions: list[str]
     step: float = -1
-    """The number of a step, or the time before an action in parentheses; -1 if the line has neither."""
+    """The number of a step, or the time before an action; -1 if the line has neither."""
     text: str = ""
     after_blank: bool = False
+    lasts: bool = False
+    """Whether the line has a duration or a cost in brackets."""
 
 
 def read_plans(text: str, path: Path, *, ignore_states: bool = False) -> list[Plan]:
@@ -110,10 +121,10 @@ def one_line(action: str) -> str:
 def _read(text: str, path: Path, whole: bool, ignore_states: bool) -> list[Plan]:
     if re.match(r"(?:\s|;[^\n]*\n)*\(\s*(?::?trajectory\b|\(\s*:(?:init|objects)\b)", text, re.IGNORECASE):
         return list(_trajectories(text, path, ignore_states))
-    lines = list(_lines(text, path))
+    lines = list(_lines(_plans_of_output(text), path))
     actual = [each for each in lines if each.form not in (TITLE, COST)]
     forms = {each.form for each in actual}
-    in_steps = bool(forms & {STEP, CALL}) or any(each.form == TITLE for each in lines)
+    in_steps = bool(forms & {STEP, CALL, WITH_COST}) or any(each.form == TITLE for each in lines)
     if forms == {IN_PARENTHESES} and len(actual) > 1:
         in_steps = all(len(each.actions) == 1 for each in actual)
     if in_steps:
@@ -129,7 +140,7 @@ def _read(text: str, path: Path, whole: bool, ignore_states: bool) -> list[Plan]
 
 def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
     """The plans of a text with one action on each line."""
-    plans: list[Plan] = []
+    plans: list[list[_Line]] = []
     first: _Line | None = None
     begin = True
     last: float = -1
@@ -147,7 +158,7 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
             begin = begin or each.step <= last
             if not begin and each.step != last + 1:
                 Place(path, each.number).fail(f"the plan has a gap: step {each.step} follows {last}")
-        elif not begin and each.step < last:
+        elif not begin and each.step < last and not (each.lasts and each.step > plans[-1][0].step):
             Place(path, each.number).fail(
                 f"the time goes back from {last:g} to {each.step:g}: order the actions by time, "
                 "and write each plan to a file of its own"
@@ -159,11 +170,60 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
                 "its own in a folder; otherwise remove the empty line"
             )
         if begin:
-            plans.append(Plan(each.number, pddl=True))
+            plans.append([])
             begin = False
         last = each.step
-        plans[-1].add(each.actions, each.number)
-    return plans
+        plans[-1].append(each)
+    return list(map(_in_order, plans))
+
+
+def _in_order(lines: Sequence[_Line]) -> Plan:
+    """The plan of lines with one action each, ordered by the starts of the actions."""
+    plan = Plan(lines[0].number, pddl=True)
+    for each in sorted(lines, key=lambda line: line.step):
+        plan.add(each.actions, each.number)
+    return plan
+
+
+class Output(NamedTuple):
+    """Where the plans stand in all that a planner prints."""
+
+    planner: str
+    begin: str
+    """The pattern of the line before a plan."""
+    end: str
+    """The pattern of the line after it."""
+    skip: str = r"$."
+    """The pattern of lines within a plan that are no actions."""
+
+
+OUTPUTS = (
+    Output("FF", r"ff: found legal plan", r"\s*(?:plan cost|time spent)\b.*"),
+    Output(
+        "Fast Downward", r"(?:\[t=.*\] )?Solution found[.!]", r"(?:\[t=.*\] )?Plan length:", r"\[t=|Actual search time"
+    ),
+    Output("LPG", r"\s*Plan computed:", r"\s*Solution number", r"\s*Time: \(ACTION\)"),
+    Output("VAL", r"Plan size: \d+", r"Plan Validation|Checking|Plan executed|Plan valid", r"\d+(?:\.\d+)?:\s*$"),
+    Output("ENHSP", r"Found Plan:", r"\s*Plan-Length"),
+)
+"""The planners, and the validator, whose output can be read as it is."""
+
+
+def _plans_of_output(text: str) -> str:
+    """The plans in the output of a planner, every other line a comment; another text as it is."""
+    lines = text.split("\n")
+    output = next((each for each in OUTPUTS if any(re.match(each.begin, line, re.I) for line in lines)), None)
+    if output is None:
+        return text
+    within = False
+    for at, line in enumerate(lines):
+        if re.match(output.begin, line, re.I):
+            within, lines[at] = True, "; cost = of another plan"
+            continue
+        within = within and not re.match(output.end, line, re.I)
+        if not within or not line.strip() or re.match(output.skip, line):
+            lines[at] = "; -"
+    return "\n".join(lines)
 
 
 def _lines(text: str, path: Path) -> Iterator[_Line]:
@@ -171,6 +231,7 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
     in_calls = blank = False
     for number, content in enumerate(text.split("\n"), 1):
         place = Place(path, number)
+        bare = content
         if "(" in content.partition(";")[0]:
             content = re.sub(rf"(\([^()]*\))|{MEASURED}", lambda match: match[1] or "", content)
         code, _, comment = content.partition(";")
@@ -187,7 +248,9 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
                     "states, since only actions are read"
                 )
             continue
+        lasts = bare.partition(";")[0].rstrip().endswith("]") and not content.partition(";")[0].rstrip().endswith("]")
         line = _line(code, place, in_calls)._replace(text=code, after_blank=blank)
+        line = line._replace(lasts=line.lasts or lasts)
         in_calls = in_calls or line.form == TITLE
         blank = False
         if line.form != TITLE:
@@ -198,40 +261,124 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
 
 def _line(code: str, place: Place, in_calls: bool) -> _Line:
     """The content of a line. `in_calls` says that an earlier line was the title that unified-planning prints."""
+    line = next(filter(None, (reader.read(code, place, in_calls) for reader in READERS)), None)
+    if line is None:
+        place.fail(f"{short(code)} is no plan that can be read; expected is one of these: {expected()}")
+    return line
+
+
+def _no_plan(code: str, place: Place, in_calls: bool) -> None:
+    """Raises `ValueError` for texts of well-known other kinds."""
     if code[0] in "<>{" or code.lower().startswith("(define"):
         what = {"<": "XML", "{": "JSON", "(": "a PDDL domain or problem", ">": "FASTA"}[code[0]]
         place.fail(
             f"{short(code)} is {what}, not a plan: a line of a plan looks like (pick a) (put a b), or pick a, put a b"
         )
-    if title := re.match(r"(\w*Plan)\s*(?::$|\(\s*(\[.*\])\s*\)$)", code):
-        if title[1] != "SequentialPlan":
-            place.fail(f"{title[1]} is not a sequence of actions: give a SequentialPlan")
-        return _Line(place.line, CALLS, _calls(title[2][1:-1], place)) if title[2] else _Line(place.line, TITLE, [])
-    if code[0] == "[" and (code[-1] == "]" or "(" in code):
-        inner = code[1:].removesuffix("]")
-        if code[-1] != "]" or not re.fullmatch(r"(?:[^()]*\([^()]*\))*[^()]*", inner):
-            place.fail("a list of actions such as [pick(a), put(a, b)] must be closed on its line")
-        return _Line(place.line, CALLS, _calls(inner, place))
-    step = re.fullmatch(r"(?:step\s*)?(\d{1,18})\s*:\s+([^(,][^,(]*(?:\([^()]*\))?)", code, re.IGNORECASE)
-    if step:
-        action = _calls(step[2], place)[0] if step[2].endswith(")") else step[2]
-        return _Line(place.line, STEP, [_named(action, place)], int(step[1]))
-    if re.match(r"[^\s(),;:\[\]]+\(", code):
-        calls = _calls(code, place)
-        return _Line(place.line, CALL if in_calls or len(calls) == 1 else CALLS, calls)
-    if "(" in code or ")" in code:
-        time = re.match(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?):", code)
-        return _Line(place.line, IN_PARENTHESES, _in_parentheses(code, place), float(time[1]) if time else -1)
-    actions = code.split(",")
-    if all(not each.isdisjoint(map(str.strip, actions)) for each in COLUMNS):
+    names = [each.strip() for each in code.split(",")]
+    if all(not each.isdisjoint(names) for each in COLUMNS):
         place.fail(f"{short(code)} names the columns of a table, which must be trace_id and action")
+
+
+def _title(code: str, place: Place, in_calls: bool) -> _Line | None:
+    title = re.match(r"(\w*Plan)\s*(?::$|\(\s*(\[.*\])\s*\)$)", code)
+    if title is None:
+        return None
+    if title[1] not in ("SequentialPlan", "TimeTriggeredPlan") or (title[2] and title[1] != "SequentialPlan"):
+        place.fail(f"{title[1]} is not a sequence of actions: give a SequentialPlan or a TimeTriggeredPlan")
+    return _Line(place.line, CALLS, _calls(title[2][1:-1], place)) if title[2] else _Line(place.line, TITLE, [])
+
+
+def _list_of_calls(code: str, place: Place, in_calls: bool) -> _Line | None:
+    if code[0] != "[" or not (code[-1] == "]" or "(" in code):
+        return None
+    inner = code[1:].removesuffix("]")
+    if code[-1] != "]" or not re.fullmatch(r"(?:[^()]*\([^()]*\))*[^()]*", inner):
+        place.fail("a list of actions such as [pick(a), put(a, b)] must be closed on its line")
+    return _Line(place.line, CALLS, _calls(inner, place))
+
+
+def _timed_call(code: str, place: Place, in_calls: bool) -> _Line | None:
+    """A line of a TimeTriggeredPlan; its times may be fractions."""
+    timed = re.fullmatch(r"(\d{1,18}(?:\.\d+|/\d{1,18})?)\s*:\s+(.+?)(?:\s*\[[\d./]+\])?", code) if in_calls else None
+    if timed is None:
+        return None
+    above, _, below = timed[1].partition("/")
+    if below and not int(below):
+        place.fail(f"the time {timed[1]} divides by 0")
+    calls = _calls(timed[2], place)
+    return _Line(place.line, CALL, calls, float(above) / int(below or 1), lasts=True)
+
+
+def _step(code: str, place: Place, in_calls: bool) -> _Line | None:
+    step = re.fullmatch(r"(?:step\s*)?(\d{1,18})\s*:\s+([^(,][^,(]*(?:\([^()]*\))?)", code, re.IGNORECASE)
+    if step is None:
+        return None
+    action = _calls(step[2], place)[0] if step[2].endswith(")") else step[2]
+    return _Line(place.line, STEP, [_named(action, place)], int(step[1]))
+
+
+def _call(code: str, place: Place, in_calls: bool) -> _Line | None:
+    if not re.match(r"[^\s(),;:\[\]]+\(", code):
+        return None
+    calls = _calls(code, place)
+    return _Line(place.line, CALL if in_calls or len(calls) == 1 else CALLS, calls)
+
+
+def _with_cost(code: str, place: Place, in_calls: bool) -> _Line | None:
+    action = re.fullmatch(r"([^\s(),;:\[\]]+(?:\s+[^\s(),;:\[\]]+)*)\s+\(\d+(?:\.\d+)?\)", code)
+    return action and _Line(place.line, WITH_COST, [_named(action[1], place)])
+
+
+def _parentheses(code: str, place: Place, in_calls: bool) -> _Line | None:
+    if "(" not in code and ")" not in code:
+        return None
+    time = re.match(TIME + r"\s*:", code)
+    return _Line(place.line, IN_PARENTHESES, _in_parentheses(code, place), float(time[1]) if time else -1)
+
+
+def _names(code: str, place: Place, in_calls: bool) -> _Line | None:
+    actions = code.split(",")
     numbered = [re.fullmatch(r"\s*(?:step\s*)?\d+\s*:\s+(.*)", each, re.IGNORECASE) for each in actions]
     if any(numbered):
         if not all(numbered):
             place.fail("some actions of this line have a number before them, and others do not")
         actions = [each[1] for each in numbered if each]
     named = [_named(action, place) for action in actions]
+    for each in named:
+        _check(each, place)
+        if PROSE.search(each) or each.count(" ") >= MOST_WORDS:
+            return None
     return _Line(place.line, CALL if in_calls else BY_COMMAS, named)
+
+
+class Reader(NamedTuple):
+    """One way to write the actions of a line."""
+
+    name: str
+    """Who writes it so."""
+    example: str
+    read: Callable[[str, Place, bool], _Line | None]
+    """From a line without comments, its place, and whether a title of unified-planning came before it, to its content;
+    None if the line is written in another way. Raises `ValueError` for a line that is written so, but wrongly."""
+
+
+READERS = (
+    Reader("", "", _no_plan),
+    Reader("unified-planning", "SequentialPlan:", _title),
+    Reader("unified-planning", "[pick(a), put(a, b)]", _list_of_calls),
+    Reader("", "0.0: pick(a) [1.0]", _timed_call),
+    Reader("FF", "step 0: PICK A", _step),
+    Reader("unified-planning", "put(a, b)", _call),
+    Reader("Fast Downward", "pick a (1)", _with_cost),
+    Reader("Fast Downward, LPG, VAL", "0.5: (put a b) [1.0]", _parentheses),
+    Reader("names alone", "pick a, put a b", _names),
+)
+"""The table of readers, in the order in which they are tried."""
+
+
+def expected() -> str:
+    """The ways to write a plan, in words."""
+    return "; ".join(f"{each.example} ({each.name})" for each in READERS if each.name)
 
 
 def _in_parentheses(code: str, place: Place) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from statewise.strips.model.model import ActionModel, Atoms
@@ -10,6 +12,8 @@ from statewise.strips.trace_data.domains import Domain
 
 PATIENCE = 20_000
 """After this many draws in a row without a new trace there are few or none left."""
+AHEAD = 500
+"""The most states that an aimed walk looks at to find an action that no walk has taken."""
 
 
 def traces(
@@ -22,6 +26,7 @@ def traces(
     split: str = "train",
     start: str = "random",
     without: Traces | None = None,
+    aimed: bool = False,
 ) -> Traces:
     """Unique random traces (section *Data generation* of the paper).
 
@@ -31,6 +36,11 @@ def traces(
     domain, with `both` each walk begins in either. Lengths are uniform from 1 to `max_length`, for negatives from 2. A
     share `negatives` ends in one action that Definition 1 rejects, drawn from all that it rejects there; an action that
     is merely inapplicable in the current state of the walk does not make a negative. Traces in `without` are excluded.
+
+    `aimed` walks first go the shortest way to an action that no walk has taken, if one is among the next few hundred
+    states: of a schema that no walk has taken, or else any. Then, and where none is in sight, half of their actions are
+    drawn from those that were taken least often. Walks that are not aimed draw each action uniformly.
+
     Raises `ValueError` if the domain does not have enough traces.
     """
     if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
@@ -45,7 +55,7 @@ def traces(
         raise ValueError(f"the start must be one of {', '.join(STARTS)}, not {start!r}")
     begins = domain.start if start == "init" else begin_states(domain, split)
     rng = np.random.default_rng(seed)
-    walker = _Walker(domain.model, rng)
+    walker = _Aimed(domain.model, rng) if aimed else _Walker(domain.model, rng)
     wanted = {1: round(num * negatives)}
     wanted[0] = num - wanted[1]
     seen = set(without.with_actions(domain.model.names).rows) if without is not None else set()
@@ -101,13 +111,11 @@ class _Walker:
     def walk(self, state: Atoms, length: int, label: int) -> Trace | None:
         """A trace of `length` actions; None at a dead end, or if Definition 1 rejects no action."""
         model, known_false, trace = self.model, 0, []
-        for _ in range(length - label):
-            possible = self.applicable.get(state)
-            if possible is None:
-                possible = self.applicable[state] = model.applicable(state)
+        for at in range(length - label):
+            possible = self.possible(state)
             if not possible:
                 return None
-            number = possible[int(self.rng.integers(len(possible)))]
+            number = self.next(state, possible, length - label - at)
             action = model.actions[number]
             state = (state | action.add) & ~action.delete
             known_false = known_false & ~action.add | action.delete
@@ -118,6 +126,81 @@ class _Walker:
                 return None
             trace.append(rejected[int(self.rng.integers(len(rejected)))])
         return tuple(trace)
+
+    def possible(self, state: Atoms) -> list[int]:
+        """The actions applicable in a state."""
+        if state not in self.applicable:
+            self.applicable[state] = self.model.applicable(state)
+        return self.applicable[state]
+
+    def next(self, state: Atoms, possible: Collection[int], left: int) -> int:
+        """The next action of a walk that has `left` actions left, of those that are possible."""
+        return list(possible)[int(self.rng.integers(len(possible)))]
+
+
+class _Aimed(_Walker):
+    """Draws walks towards actions that no walk has taken."""
+
+    def __init__(self, model: ActionModel, rng: np.random.Generator) -> None:
+        super().__init__(model, rng)
+        self.taken = [0] * len(model.actions)
+        self.schemas = [name.partition(" ")[0] for name in model.names]
+        self.way: list[int] = []
+        """The actions that lead to the one that the walk aims at, the next one last."""
+        self.hopeless: set[Atoms] = set()
+        """States from which the search has found no action that was not taken; there are fewer and fewer."""
+
+    def walk(self, state: Atoms, length: int, label: int) -> Trace | None:
+        """A trace as `_Walker` draws it."""
+        self.way = []
+        return super().walk(state, length, label)
+
+    def next(self, state: Atoms, possible: Collection[int], left: int) -> int:
+        """The next action on the way, or of those that were taken least often."""
+        if not self.way and state not in self.hopeless:
+            self.way = self._way_from(state, left)
+        if self.way:
+            number = self.way.pop()
+        else:
+            least = min(self.taken[each] for each in possible)
+            rare = [each for each in possible if self.taken[each] == least]
+            number = super().next(state, rare if self.rng.integers(2) else possible, left)
+        self.taken[number] += 1
+        return number
+
+    def _way_from(self, state: Atoms, left: int) -> list[int]:
+        """The shortest way to an action that was not taken, the last action first; empty if none is near."""
+        if all(self.taken):
+            return []
+        known = {schema for schema, count in zip(self.schemas, self.taken) if count}
+        before: dict[Atoms, tuple[Atoms, int] | None] = {state: None}
+        frontier, best, depth = [state], None, 0
+        while frontier and depth < left and best is None and len(before) < AHEAD:
+            depth += 1
+            following = []
+            for at in frontier:
+                possible = self.possible(at)
+                new = [each for each in possible if not self.taken[each]]
+                new = [each for each in new if self.schemas[each] not in known] or new
+                if new and (best is None or self.schemas[new[0]] not in known):
+                    best = at, new[int(self.rng.integers(len(new)))]
+                    if self.schemas[best[1]] not in known:
+                        break
+                for each in possible:
+                    after = self.model.result(at, each)
+                    if after not in before:
+                        before[after] = at, each
+                        following.append(after)
+            frontier = following
+        if best is None:
+            if depth < left:
+                self.hopeless.add(state)
+            return []
+        way, step = [best[1]], before[best[0]]
+        while step is not None:
+            way.append(step[1])
+            step = before[step[0]]
+        return way
 
 
 def with_noise(clean: Traces, share: float, kind: str, seed: int) -> Traces:

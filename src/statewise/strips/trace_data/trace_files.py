@@ -2,9 +2,9 @@
 
 `label` is 0 for a valid action and 1 for an invalid one, which must be the last of its trace. It may be given on every
 row, or once per trace, on its first or last row. Without labels all actions are valid. JSON holds objects
-`{"actions": [...], "label": 0}`, one on each line or all in a list. Any other text holds plans (`plan_texts`); a folder
-holds one plan in each file. Plans are valid. White space in names counts as one space. Observed states are an error
-unless the caller asks to ignore them.
+`{"actions": [...], "label": 0}`, or lists of names, one on each line or all in a list. Any other text holds plans
+(`plan_texts`); a folder holds one plan in each file. Plans are valid. White space in names counts as one space.
+Observed states are an error unless the caller asks to ignore them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHERS = (".csv", ".tsv", ".json", ".jsonl", ".md")
 """Suffixes of files that do not hold plans."""
 COLUMNS = ("trace_id", "action", "action_id", "step", "label")
 """The columns of CSV files."""
-A_TRACE = 'a trace must be {"actions": [...], "label": 0 or 1}, on a line of its own or in a list'
+A_TRACE = 'a trace must be {"actions": [...], "label": 0 or 1} or ["pick a", ...], on a line of its own or in a list'
 KEYS = ("actions", "label")
 """The keys of JSON objects."""
 BITS = re.compile(r"0[01]{3,}|[01](?: [01]){3,}")
@@ -279,8 +279,8 @@ def _json_values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
                 value, end = _decoded(text, at, path, line)
             if isinstance(value, list) and any(isinstance(each, list | dict) for each in value):
                 yield from _items(text, text.index("[", at) + 1, path, line + text.count("\n", at, text.index("[", at)))
-            elif isinstance(value, list):
-                Place(path, line).fail(f"a list of names: {A_TRACE}")
+            elif value == []:
+                Place(path, line).fail(f"an empty list: {A_TRACE}")
             else:
                 yield line, value
             line += text.count("\n", at, end)
