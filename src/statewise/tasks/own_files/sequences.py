@@ -32,7 +32,7 @@ from statewise.tasks.base import (
     kept_json,
     separated_by,
 )
-from statewise.tasks.baselines import accuracies
+from statewise.tasks.baselines import Prediction, accuracies
 from statewise.tasks.own_files.gaps import described, durations, edges_of, gap_symbols
 from statewise.tasks.own_files.layout import MISSING, SequenceFile, unescaped
 from statewise.tasks.own_files.lines import Problems
@@ -228,7 +228,7 @@ class Sequences(Task, ComparedBySymbol):
         self.in_seconds = True
         self._held_out_from = ""
         self._parts: tuple[Ragged, Ragged] | None = None
-        self._predictions: tuple[Examples, dict[str, baselines.Prediction]] | None = None
+        self._predictions: tuple[Examples, dict[str, Prediction]] | None = None
         if kept is not None:
             facts = kept_json(kept, "sequences.json", KEPT)
             if config.end not in facts["symbols"]:
@@ -392,7 +392,7 @@ class Sequences(Task, ComparedBySymbol):
     def baseline_nats(self, examples: Examples) -> dict[str, np.ndarray]:
         return baselines.nats(self._predicted(examples), examples)
 
-    def _predicted(self, examples: Examples) -> dict[str, baselines.Prediction]:
+    def _predicted(self, examples: Examples) -> dict[str, Prediction]:
         """Predictions of the baselines; those of the last examples are kept."""
         if self._predictions is None or self._predictions[0] is not examples:
             made = baselines.remembered(
