@@ -14,6 +14,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statewise.strips.amlgym.comparison import amlgym_methods as amlgym_methods
+    from statewise.strips.amlgym.comparison import amlgym_summary as amlgym_summary
+    from statewise.strips.amlgym.comparison import amlgym_trajectories as amlgym_trajectories
+    from statewise.strips.amlgym.comparison import compare_on_amlgym as compare_on_amlgym
     from statewise.strips.exact.ground import learn_exact as learn_exact
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
     from statewise.strips.exact.noisy import learn_lifted_noisy as learn_lifted_noisy
@@ -34,12 +38,19 @@ if TYPE_CHECKING:
     from statewise.strips.model.schemas import ground as ground
     from statewise.strips.model.schemas import schema_lines as schema_lines
     from statewise.strips.model.schemas import signature as signature
+    from statewise.strips.model.states import Observed as Observed
+    from statewise.strips.model.states import State as State
     from statewise.strips.model.traces import Traces as Traces
     from statewise.strips.neural.learning import Settings as Settings
     from statewise.strips.neural.learning import learn_neural as learn_neural
     from statewise.strips.neural.lifted import learn_lifted as learn_lifted
+    from statewise.strips.observed.learning import Names as Names
+    from statewise.strips.observed.learning import learn_observed as learn_observed
     from statewise.strips.pddl.pddl import read_domain as read_domain
     from statewise.strips.pddl.pddl import read_problem as read_problem
+    from statewise.strips.pddl.signature import Declared as Declared
+    from statewise.strips.pddl.signature import domain_text as domain_text
+    from statewise.strips.pddl.signature import read_declared as read_declared
     from statewise.strips.planning.checking import check as check
     from statewise.strips.planning.checking import described as described
     from statewise.strips.planning.checking import read_seen as read_seen
@@ -59,6 +70,7 @@ if TYPE_CHECKING:
     from statewise.strips.trace_data.random_traces import SPLITS as SPLITS
     from statewise.strips.trace_data.random_traces import traces as traces
     from statewise.strips.trace_data.random_traces import with_noise as with_noise
+    from statewise.strips.trace_data.state_files import read_observed as read_observed
     from statewise.strips.trace_data.trace_files import read_traces as read_traces
     from statewise.strips.trace_data.trace_files import write_traces as write_traces
     from statewise.strips.verification.mapping import match_atoms as match_atoms
@@ -82,6 +94,7 @@ if TYPE_CHECKING:
     from statewise.strips.write.showing import show as show
 
 PUBLIC = {
+    "amlgym.comparison": ("amlgym_methods", "amlgym_summary", "amlgym_trajectories", "compare_on_amlgym"),
     "exact.ground": ("learn_exact",),
     "exact.lifted": ("learn_lifted_exact",),
     "exact.noisy": ("learn_lifted_noisy", "learn_noisy"),
@@ -91,16 +104,20 @@ PUBLIC = {
     "model.learned": ("PICTURES", "PICTURE_SIGNS", "Learned", "read_learned_model", "read_schemas"),
     "model.model": ("ActionModel", "Atoms"),
     "model.schemas": ("LiftedModel", "ground", "schema_lines", "signature"),
+    "model.states": ("Observed", "State"),
     "model.traces": ("Traces",),
     "neural.learning": ("Settings", "learn_neural"),
     "neural.lifted": ("learn_lifted",),
+    "observed.learning": ("Names", "learn_observed"),
     "pddl.pddl": ("read_domain", "read_problem"),
+    "pddl.signature": ("Declared", "domain_text", "read_declared"),
     "planning.checking": ("check", "described", "read_seen"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
     "planning.plans": ("Plan", "certain_plan", "certain_steps", "plan"),
     "rivals.locm": ("learn_locm",),
     "trace_data.domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "trace_data.random_traces": ("SPLITS", "traces", "with_noise"),
+    "trace_data.state_files": ("read_observed",),
     "trace_data.trace_files": ("read_traces", "write_traces"),
     "verification.mapping": ("match_atoms", "renamed"),
     "verification.simplification": ("Simplified", "before_simplification", "claimed", "simplify", "write_simplified"),

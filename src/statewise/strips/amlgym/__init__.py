@@ -1,0 +1,1 @@
+"""AMLGym's benchmark: our learners and those of others on its domains."""

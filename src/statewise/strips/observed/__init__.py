@@ -1,0 +1,1 @@
+"""Learning from observed states: bounds on each schema, and the model that is chosen within them."""
