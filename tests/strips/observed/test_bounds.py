@@ -79,7 +79,7 @@ def test_bounds_are_those_of_all_models(case):
     schema, rows, states = case
     if not rows:
         return
-    bounds = bounds_of(observed_of(rows, states))["act"]
+    bounds = bounds_of(observed_of(rows, states))[0]["act"]
     shown = {
         literal
         for literal in EVERY

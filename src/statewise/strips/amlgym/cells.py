@@ -18,7 +18,7 @@ import random
 import tempfile
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from statewise.strips.amlgym.exactness import exact_on
 from statewise.strips.amlgym.measures import plain_actions, predictive, read_task, schemas_of_actions, shares, syntactic
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.model.schemas import Schema, ground
-from statewise.strips.model.states import Observed, State
+from statewise.strips.model.states import Observed, State, States
 from statewise.strips.observed.learning import Names, learn_observed
 from statewise.strips.pddl.pddl import read_domain, read_problem
 from statewise.strips.pddl.signature import Declared, domain_text, read_declared
@@ -86,7 +86,8 @@ def run_cell(domain: str, method: str, trajectories: int, options: dict[str, Any
             declared = read_declared(true)
             observed = _together(files)
             if method == "half":
-                observed = halved(observed, seed=zlib.crc32(domain.encode()))
+                observed = halved(observed, _atoms(base, true, files, observed, declared), zlib.crc32(domain.encode()))
+                begun = time.process_time()
             names = Names(declared.constants, declared.fits, tuple(declared.predicates))
             model = learn_observed(observed, hidden=False, names=names, seconds=options["seconds"])
             known = set(observed_schemas(observed))
@@ -96,13 +97,38 @@ def run_cell(domain: str, method: str, trajectories: int, options: dict[str, Any
             )
         row["seconds"] = round(time.process_time() - begun, 3)
         problems = numbered(base / "problems" / "learning" / domain)
-        row |= _measured(domain, learned, true, problems, schemas, method, options)
+        row |= _measured(learned, true, problems, schemas, method, options)
         if learned.is_file():
             row["pddl"] = learned.read_text(encoding="utf-8")
             row |= _predicted(base, domain, learned, true, options["states"])
             if trajectories >= FULLY_TESTED and options["problems"]:
                 row |= _solved(base, domain, learned, true, options)
     return row
+
+
+def _atoms(base: Path, true: Path, files: Sequence[Path], observed: Observed, declared: Declared) -> list[list[str]]:
+    """All ground atoms of the problem of each trajectory; of one without a problem (some of AMLGym's files are empty),
+    all those of the objects that its states show at places of the same types."""
+    folder = base / "problems" / "learning" / true.stem
+    atoms = []
+    for file, states in zip(files, observed.states):
+        problem = folder / f"{file.name.removesuffix('_traj')}_prob.pddl"
+        if problem.is_file() and problem.stat().st_size > 1:
+            objects = read_task(true, problem).objects
+        else:
+            objects = _objects(states, declared)
+        atoms.append(atoms_of(objects, declared))
+    return atoms
+
+
+def _objects(states: States, declared: Declared) -> dict[str, frozenset[str]]:
+    """The objects of states, each with the types of the places where it stands."""
+    objects: dict[str, frozenset[str]] = {}
+    for atom in sorted({atom for state in states if state is not None for atom in state.true}):
+        name, *named = atom.split()
+        for each, types in zip(named, declared.argument_types[name]):
+            objects[each] = objects.get(each, frozenset()) | types
+    return objects
 
 
 def observed_schemas(observed: Observed) -> set[str]:
@@ -115,32 +141,29 @@ def _together(files: Sequence[Path]) -> Observed:
     return joined_files(files, "full")
 
 
-def halved(observed: Observed, seed: int, share: float = 0.5) -> Observed:
-    """The same traces with a share of the atoms of each state, drawn at random, true and false ones alike. Atoms are
-    all combinations of objects that the states of a trace show at the places of a predicate."""
+def atoms_of(objects: Mapping[str, frozenset[str]], declared: Declared) -> list[str]:
+    """All ground atoms over objects with these types, sorted."""
+    return sorted(
+        " ".join((name, *chosen))
+        for name, places in declared.argument_types.items()
+        for chosen in product(*([each for each, of in objects.items() if of & types] for types in places))
+    )
+
+
+def halved(observed: Observed, atoms: Sequence[Sequence[str]], seed: int, share: float = 0.5) -> Observed:
+    """The same traces with a share of the atoms of each state, drawn at random, true and false ones alike. `atoms` are
+    all ground atoms of each trace."""
     drawn = random.Random(seed)
     everything = []
-    for states in observed.states:
-        at_place: dict[str, list[set[str]]] = {}
-        for state in states:
-            for atom in state.true if state is not None else ():
-                name, *objects = atom.split()
-                places = at_place.setdefault(name, [set() for _ in objects])
-                for place, each in zip(places, objects):
-                    place.add(each)
-        every = sorted(
-            " ".join((name, *chosen)) for name, places in at_place.items() for chosen in product(*map(sorted, places))
-        )
+    for states, every in zip(observed.states, atoms):
         seen: list[State | None] = []
         for state in states:
-            if state is None:
-                seen.append(None)
-                continue
             shown = [atom for atom in every if drawn.random() < share]
+            true = state.true if state is not None else frozenset[str]()
             seen.append(
                 State(
-                    frozenset(atom for atom in shown if atom in state.true),
-                    frozenset(atom for atom in shown if atom not in state.true),
+                    frozenset(atom for atom in shown if atom in true),
+                    frozenset(atom for atom in shown if atom not in true),
                 )
             )
         everything.append(tuple(seen))
@@ -176,7 +199,6 @@ def _rival(method: str) -> Any:
 
 
 def _measured(
-    domain: str,
     learned: Path,
     true: Path,
     problems: Sequence[Path],
@@ -184,30 +206,35 @@ def _measured(
     method: str,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """Exactness, and syntactic precision and recall. A learned domain without names is named here."""
-    problem = problems[len(problems) // 2]
-    row: dict[str, Any] = {"problem": problem.name}
-    task = read_task(true, problem)
-    theirs = plain_actions(task)
+    """Exactness on a few problems, and syntactic precision and recall. A learned domain without names is named here."""
+    chosen = list(dict.fromkeys([*problems[:2], problems[len(problems) // 2]]))
+    theirs = plain_actions(read_task(true, chosen[0]))
+    row: dict[str, Any] = {"problems": {}}
+    outcomes = row["problems"]
+    for problem in chosen:
+        if schemas is None:
+            verdict = exact_on(learned, true, problem, seconds=options["verify_seconds"])
+        else:
+            world = read_domain(true, problem)
+            verdict = verify(
+                ground(schemas, world.model.names), world, drawn_only=True, seconds=options["verify_seconds"]
+            )
+        outcomes[problem.name] = verdict.outcome
+        if verdict.counterexample is not None and "counterexample" not in row:
+            row["counterexample"] = list(verdict.counterexample)[-4:]
+            row["at_fault"] = [verdict.accepted_by, verdict.head]
+    if schemas is not None and not schemas.keys() >= theirs.keys():
+        outcomes["all"] = "different"
+    row["exact"] = next((each for each in ("different", "unknown") if each in outcomes.values()), "equivalent")
     if schemas is not None:
-        world = read_domain(true, problem)
-        names = [name for name in world.model.names if name.split()[0] in schemas]
-        verdict = verify(ground(schemas, world.model.names), world, drawn_only=True, seconds=options["verify_seconds"])
-        row["exact"] = verdict.outcome if len(names) == len(world.model.names) else "different"
         row["predicates"] = len({one[0] for each in schemas.values() for part in each.parts for one in part})
         if method == "names":
+            declared = read_declared(true)
             learned.write_text(
-                domain_text(read_declared(true), named(schemas, schemas_of_actions(theirs), read_declared(true))),
-                encoding="utf-8",
+                domain_text(declared, named(schemas, schemas_of_actions(theirs), declared)), encoding="utf-8"
             )
-    else:
-        verdict = exact_on(learned, true, problem, seconds=options["verify_seconds"])
-        row["exact"] = verdict.outcome
-    if verdict.counterexample is not None:
-        row["counterexample"] = list(verdict.counterexample)[-4:]
-        row["at_fault"] = [verdict.accepted_by, verdict.head]
     if learned.is_file():
-        mine = plain_actions(read_task(learned, problem))
+        mine = plain_actions(read_task(learned, chosen[0]))
         row |= {name: round(value, 4) for name, value in syntactic(mine, theirs).items()}
     return row
 

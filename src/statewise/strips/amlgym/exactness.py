@@ -34,10 +34,10 @@ def _begun(problem: Problem, names: list[str]) -> ActionModel:
     whole = (1 << count) - 1
     begin = Action(BEGIN, waiting, problem.initial | begun, whole & ~problem.initial | waiting | never)
     actions = [begin]
-    for name in names:
+    for name in names:  # each deletes `never`, since traces may begin in any reachable state
         if name in model.number:
             each = model.actions[model.number[name]]
-            actions.append(Action(name, each.pre | begun, each.add, each.delete))
+            actions.append(Action(name, each.pre | begun, each.add, each.delete | never))
         else:
-            actions.append(Action(name, begun | never, 0, 0))
+            actions.append(Action(name, begun | never, 0, never))
     return ActionModel((*model.atoms, BEGUN, WAITING, NEVER), tuple(actions))

@@ -8,7 +8,7 @@ happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from statewise.strips.model.schemas import Literal, Schema
@@ -77,22 +77,21 @@ def bounded(evidence: Evidence, fits: Callable[[Literal], bool] = lambda literal
         Bounds(frozenset(), before),
         Bounds(certain_add, after),
         Bounds(certain_delete, deletable | _replaceable(named, after - certain_add, after, evidence.true_after)),
-        _schema(before, add, delete - add, evidence),
+        schema_of(before, add, delete - add, evidence.arity, evidence.constants),
         evidence.constants,
     )
 
 
-def _schema(pre: Literals, add: Literals, delete: Literals, evidence: Evidence) -> Schema:
-    """The schema, with the constants that its literals name."""
-    arity = evidence.arity
+def schema_of(pre: Literals, add: Literals, delete: Literals, arity: int, constants: Sequence[str]) -> Schema:
+    """A schema of `arity` arguments, whose literals may name `constants` after these; it keeps those that they name."""
     used = sorted({at for part in (pre, add, delete) for _, places in part for at in places if at >= arity})
     new = {at: arity + number for number, at in enumerate(used)}
 
     def moved(part: Literals) -> Literals:
         return frozenset((predicate, tuple(new.get(at, at) for at in places)) for predicate, places in part)
 
-    constants = tuple(evidence.constants[at - arity] for at in used)
-    return Schema(moved(pre), moved(add), moved(delete), constants, arity if constants else None)
+    kept = tuple(constants[at - arity] for at in used)
+    return Schema(moved(pre), moved(add), moved(delete), kept, arity if kept else None)
 
 
 def _explained(images: Images, able: Collection[Literal], what: str, evidence: Evidence) -> None:

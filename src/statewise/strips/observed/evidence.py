@@ -94,9 +94,9 @@ class Local:
         more, fewer = true - self.true, self.true - true
         for name in fewer:
             words = self.atom(name)
-            for each in words[1:]:
-                self.by_object[each].discard(name)
-            if len(words) == 1:
+            if words[0] in self.kept:
+                for each in words[1:]:
+                    self.by_object[each].discard(name)
                 self.plain.discard(name)
         for name in more:
             words = self.atom(name)

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 from statewise.runtime.messages import counted
-from statewise.strips.exact.frame import Options, Work
+from statewise.strips.exact.frame import SECONDS, Clock, Options, Work
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.model.schemas import LiftedModel, Literal, Schema, arguments, with_variables
-from statewise.strips.model.states import Observed
-from statewise.strips.observed.bounds import Bounds, Contradiction, SchemaBounds, bounded
+from statewise.strips.model.states import Observed, State
+from statewise.strips.observed.bounds import Bounds, Contradiction, Literals, SchemaBounds, bounded, schema_of
 from statewise.strips.observed.evidence import Unexplained, constants_of, gather
 from statewise.strips.observed.hidden import joined
+from statewise.strips.observed.partial import PARTS, PartBounds, partly_bounded
 
 __all__ = ["Names", "learn_observed"]
 
@@ -44,7 +45,7 @@ def learn_observed(
     names = names or Names()
     work = Work("states", observed.traces, options)
     arity = _arities(observed)
-    bounds = bounds_of(observed, names)
+    bounds, observed = bounds_of(observed, names, work.clock, lenient=hidden)
     schemas = {schema: bounds[schema].chosen if schema in bounds else Schema() for schema in arity}
     shown = len({literal[0] for schema in schemas.values() for part in schema.parts for literal in part})
     more = 0
@@ -66,22 +67,78 @@ def learn_observed(
     return work.lifted(schemas, {**facts, "predicates": shown + more})
 
 
-def bounds_of(observed: Observed, names: Names | None = None) -> dict[str, SchemaBounds]:
-    """The bounds of each schema that was valid between two states. Raises `ValueError` if no STRIPS model explains the
-    states of a complete predicate."""
-    names = names or Names()
-    bounds = {}
-    try:
-        constants = constants_of(observed, names.constants)
-        for schema, evidence in gather(observed, constants).items():
-            if evidence.occurrences:
-                bounds[schema] = bounded(evidence, partial(names.fits, schema))
-    except (Unexplained, Contradiction) as error:
-        raise ValueError(
-            f"no STRIPS model explains the states of {error.predicate!r}: {error}. If states list only some of the "
-            "true atoms, read them as such (--states some); if they are wrong, ignore them (--states none)"
-        ) from None
+def bounds_of(
+    observed: Observed, names: Names | None = None, clock: Clock | None = None, *, lenient: bool = False
+) -> tuple[dict[str, SchemaBounds], Observed]:
+    """The bounds of each schema that was valid in some trace, and the traces as they were read.
+
+    Predicates that are complete in all states are decided by `evidence`, the others by `partial`. With `lenient`, a
+    complete predicate whose states no STRIPS model explains counts as incomplete: states list only some of its true
+    atoms. Raises `ValueError` if no STRIPS model explains the states of a predicate."""
+    names, clock = names or Names(), clock or Clock(SECONDS)
+    whole = all(state is not None for place in range(len(observed.traces)) for state in _between(observed, place))
+    while True:
+        try:
+            full = observed.complete if whole else frozenset[str]()
+            return _bounded(observed, full, names, clock), observed
+        except (Unexplained, Contradiction) as error:
+            if lenient and error.predicate in observed.complete:
+                observed = observed.with_complete(observed.complete - {error.predicate})
+                continue
+            raise ValueError(
+                f"no STRIPS model explains the states of {error.predicate!r}: {error}. If states list only some of the "
+                "true atoms, read them as such (--states some); if they are wrong, ignore them (--states none)"
+            ) from None
+
+
+def _between(observed: Observed, place: int) -> Sequence[State | None]:
+    """The states before and after the valid actions of a trace."""
+    return observed.states[place][: len(observed.traces.valid(place)) + 1]
+
+
+def _bounded(observed: Observed, full: frozenset[str], names: Names, clock: Clock) -> dict[str, SchemaBounds]:
+    """The bounds of each schema; the predicates `full` are complete in all states."""
+    read = observed.with_complete(full)
+    happened = {
+        arguments(observed.traces.actions[at])[0]
+        for place in range(len(observed.traces))
+        for at in observed.traces.valid(place)
+    }
+    constants = constants_of(read, names.constants)
+    bounds = {
+        schema: bounded(evidence, partial(names.fits, schema))
+        for schema, evidence in gather(read, constants).items()
+        if schema in happened
+    }
+    arity = _arities(observed)
+    for predicate, count in observed.predicates.items():
+        if predicate not in full:
+            parts = partly_bounded(observed, predicate, count, clock, names.constants, names.fits)
+            for schema, before in bounds.items():
+                bounds[schema] = _together(before, parts, schema, arity[schema], names.constants)
     return bounds
+
+
+def _together(
+    before: SchemaBounds, parts: PartBounds, schema: str, arity: int, constants: Sequence[str]
+) -> SchemaBounds:
+    """The bounds of a schema with those of one more predicate."""
+    bounds = [
+        Bounds(one.certain | other.certain, one.possible | other.possible)
+        for one, other in zip((before.pre, before.add, before.delete), (parts.bounds(schema, part) for part in PARTS))
+    ]
+    named = before.constants or tuple(constants)
+    chosen = [
+        _widened(part, before.chosen, arity, named) | parts.chosen_of(schema, which)
+        for which, part in zip(PARTS, before.chosen.parts)
+    ]
+    return SchemaBounds(*bounds, schema_of(*chosen, arity, named), named)
+
+
+def _widened(part: Literals, schema: Schema, arity: int, named: Sequence[str]) -> Literals:
+    """Literals of a schema, whose constants are some of the objects `named`, with the numbers of all of these."""
+    new = {arity + at: arity + named.index(name) for at, name in enumerate(schema.constants)}
+    return frozenset((predicate, tuple(new.get(at, at) for at in places)) for predicate, places in part)
 
 
 def _arities(observed: Observed) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 | form | example |
 | --- | --- |
-| trajectories (AMLGym, FAMA, SAM) | `(:trajectory (:objects a b - t) (:init (p a)) (:action (go a b)) (:state (p b)) ...)` |
+| trajectories (AMLGym, FAMA) | `(:trajectory (:init (p a)) (:action (go a b)) (:state (p b)) ...)` |
 | JSON | `{"actions": ["go a b"], "states": [["p a"], ["p b"]]}`; `next_states` has the states after the actions |
 | JSON by steps (macq) | `[{"state": {"(p t a)": true}, "action": "(go t a t b)"}, {"state": ...}]` |
 | CSV | a column `state`, before the action of its row, or `next_state`, after it |
