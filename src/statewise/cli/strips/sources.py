@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
@@ -126,11 +126,12 @@ def read_given(path: str, ignore_states: bool) -> Traces:
     return traces
 
 
-READ_STATES = ("auto", "none", "some", "full")
+StatesRead = Literal["auto", "none", "some", "full"]
+READ_STATES: tuple[StatesRead, ...] = ("auto", "none", "some", "full")
 """The ways to read observed states."""
 
 
-def read_with_states(path: str, reading: str) -> Observed:
+def read_with_states(path: str, reading: StatesRead) -> Observed:
     """The traces of a file or folder with their states, which are read in one of the ways `READ_STATES`. Raises
     `ValueError` if states are asked for and the file holds none."""
     from statewise.strips import Observed, read_observed

@@ -73,7 +73,8 @@ def _plain(operator: Operator) -> Plain:
             raise ValueError(f"the action {operator.name!r} has a condition that is not a conjunction of literals")
 
     add(operator.precondition, True)
-    adds, deletes = set(), set()
+    adds: set[Atom] = set()
+    deletes: set[Atom] = set()
     for effect in operator.effects:
         if effect.variables or effect.condition != Every(()):
             raise ValueError(f"the action {operator.name!r} has a conditional effect")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from typing import Any
@@ -35,9 +35,9 @@ class Schema:
     pre: frozenset[Literal] = frozenset()
     add: frozenset[Literal] = frozenset()
     delete: frozenset[Literal] = frozenset()
-    constants: tuple[str, ...] = ()
+    constants: tuple[str, ...] = field(default=(), kw_only=True)
     """Objects that literals name though they are no arguments of the action: the places after the arguments."""
-    arity: int | None = None
+    arity: int | None = field(default=None, kw_only=True)
     """The number of arguments; needed only if there are constants."""
 
     @property

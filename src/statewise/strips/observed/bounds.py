@@ -91,7 +91,7 @@ def schema_of(pre: Literals, add: Literals, delete: Literals, arity: int, consta
         return frozenset((predicate, tuple(new.get(at, at) for at in places)) for predicate, places in part)
 
     kept = tuple(constants[at - arity] for at in used)
-    return Schema(moved(pre), moved(add), moved(delete), kept, arity if kept else None)
+    return Schema(moved(pre), moved(add), moved(delete), constants=kept, arity=arity if kept else None)
 
 
 def _explained(images: Images, able: Collection[Literal], what: str, evidence: Evidence) -> None:

@@ -51,7 +51,8 @@ def learn_observed(
     more = 0
     facts: dict[str, Any] = {}
     if hidden:
-        found = learn_lifted_exact(observed.traces, **{**options, "seconds": work.clock.left()})
+        left: Options = {**options, "seconds": work.clock.left()}
+        found = learn_lifted_exact(observed.traces, **left)
         work.clock.cut += found.report["unfinished"]
         schemas, more = joined(schemas, found.schemas, observed, work.clock)
         if more:
@@ -132,7 +133,9 @@ def _together(
         _widened(part, before.chosen, arity, named) | parts.chosen_of(schema, which)
         for which, part in zip(PARTS, before.chosen.parts)
     ]
-    return SchemaBounds(*bounds, schema_of(*chosen, arity, named), named)
+    pre, add, delete = bounds
+    schema = schema_of(chosen[0], chosen[1], chosen[2], arity, named)
+    return SchemaBounds(pre, add, delete, schema, named)
 
 
 def _widened(part: Literals, schema: Schema, arity: int, named: Sequence[str]) -> Literals:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from statewise.runtime.json_files import loads
 from statewise.runtime.messages import short
 from statewise.strips.model.states import Observed, State
 from statewise.strips.model.traces import Traces
@@ -111,6 +112,8 @@ def _walks(path: Path) -> list[_Walk]:
     plain = COMMENT.sub(lambda match: " " * len(match[0]), text) if ";" in text else text
     if TRAJECTORY.match(plain):
         return list(_trajectories(plain.lower(), path))
+    if steps := _steps(text, path):
+        return steps
     traces = read_traces(path, ignore_states=True)
     walks = [
         _Walk([traces.actions[at] for at in row], [None] * (len(row) + 1), label, line)
@@ -151,7 +154,7 @@ def _trajectories(text: str, path: Path) -> Iterator[_Walk]:
             if section[2]:
                 at = section.end()
                 break
-            at, kind = section.start(), section[1]
+            at, kind = section.start(1), section[1]
             if kind in ("action", "operator"):
                 step = STEP.match(text, section.end())
                 words = (step[1] or step[2] or "").split() if step else []
@@ -227,6 +230,56 @@ def _add_json(text: str, path: Path, walks: Sequence[_Walk]) -> None:
             _add_list(walk, value[key], key, Place(path, line))
 
 
+def _steps(text: str, path: Path) -> list[_Walk]:
+    """The traces of JSON that lists steps, each with a state and the action after it; empty if it does not."""
+    if not text.lstrip().startswith(("[", "{")):
+        return []
+    try:
+        value = loads(text)
+    except ValueError:
+        return []
+    traces = value if isinstance(value, list) and value and all(isinstance(each, list) for each in value) else [value]
+    walks = []
+    for number, steps in enumerate(traces, 1):
+        if isinstance(steps, dict):
+            steps = steps.get("steps", steps.get("observations"))
+        if not isinstance(steps, list) or not steps or not all(isinstance(each, dict) for each in steps):
+            return []
+        if any("actions" in each for each in steps) or not any("state" in each for each in steps):
+            return []
+        walk, place = _Walk(line=number), Place(path, number)
+        for at, each in enumerate(steps):
+            walk.states.append(_state(each.get("state"), place))
+            action = each.get("action")
+            if action is None and at == len(steps) - 1:
+                break
+            if not isinstance(action, str) or not action.strip():
+                place.fail(f"step {at + 1} of trace {number} has no action, which only the last step may lack")
+            walk.actions.append(_atom(action, place)[0])
+        if len(walk.states) == len(walk.actions):
+            walk.states.append(None)
+        walks.append(walk)
+    return _without_types(walks)
+
+
+def _without_types(walks: list[_Walk]) -> list[_Walk]:
+    """The traces without the types that macq writes before each object: `stack block a block b`."""
+    texts = {name for walk in walks for name in walk.actions}
+    texts |= {atom for walk in walks for state in walk.states if state is not None for part in state for atom in part}
+    split = {text: text.split() for text in texts}
+    types = {word for words in split.values() for word in words[1::2]}
+    objects = {word for words in split.values() for word in words[2::2]}
+    if types & objects or not objects or not all(len(words) % 2 for words in split.values()):
+        return walks
+    plain = {text: " ".join((words[0], *words[2::2])) for text, words in split.items()}
+    for walk in walks:
+        walk.actions = [plain[name] for name in walk.actions]
+        walk.states = [
+            state and State(*(frozenset(plain[atom] for atom in part) for part in state)) for state in walk.states
+        ]
+    return walks
+
+
 def _add_list(walk: _Walk, value: object, key: str, place: Place) -> None:
     count = len(walk.actions)
     if value is None:
@@ -261,7 +314,8 @@ def _state(value: object, place: Place) -> State | None:
         return _of_text(value, place)
     if isinstance(value, dict) and set(value) == {"fluents"}:
         return _state(value["fluents"], place)
-    true, false = set(), set()
+    true: set[str] = set()
+    false: set[str] = set()
     pairs: list[tuple[object, object]]
     if isinstance(value, dict):
         pairs = list(value.items())
