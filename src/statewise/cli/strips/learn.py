@@ -17,6 +17,7 @@ from statewise.runtime.messages import say, say_in_place
 if TYPE_CHECKING:
     import numpy as np
 
+    from statewise.cli.strips.sources import StatesRead
     from statewise.strips import Learned, LiftedModel
 
 QUESTIONS = 3
@@ -118,7 +119,7 @@ def run(words: list[str]) -> int:
     )
     if options.ignore_states and options.states != "auto":
         raise ValueError("--ignore-states says the same as --states none: give only one of them")
-    reading = "none" if options.ignore_states else options.states
+    reading: StatesRead = "none" if options.ignore_states else options.states
     observed = read_with_states(options.traces, reading)
     traces = observed.traces
     say(

@@ -134,8 +134,8 @@ def _together(
         for which, part in zip(PARTS, before.chosen.parts)
     ]
     pre, add, delete = bounds
-    schema = schema_of(chosen[0], chosen[1], chosen[2], arity, named)
-    return SchemaBounds(pre, add, delete, schema, named)
+    made = schema_of(chosen[0], chosen[1], chosen[2], arity, named)
+    return SchemaBounds(pre, add, delete, made, named)
 
 
 def _widened(part: Literals, schema: Schema, arity: int, named: Sequence[str]) -> Literals:
