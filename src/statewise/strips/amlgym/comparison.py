@@ -111,6 +111,8 @@ def compare_on_amlgym(
         if stop():
             continue
         row = {**_in_process(domain, method, number, options), "options": dict(options)}
+        if "error" in row and stop():  # an interruption reaches the process of the cell, too
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json_bytes(row))
         rows.append(row)
