@@ -19,7 +19,7 @@ def run(words: list[str]) -> int:
         "power, problem solving, and seconds. Each result is a file of its own in OUT/cells, so the same command\n"
         "continues after an interruption. OUT/amlgym.md has the tables. Needs the extra `amlgym`.\n\n"
         "  statewise strips amlgym --methods ours,SAM --out results/\n"
-        "  statewise strips amlgym --methods full,SAM,OffLAM --domains ferry,tpp --trajectories 1-10 --out results/",
+        "  statewise strips amlgym --methods full,SAM --domains tpp --out results/",
     )
     parser.add_argument(
         "--methods",

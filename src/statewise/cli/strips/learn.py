@@ -42,7 +42,7 @@ def run(words: list[str]) -> int:
         "  statewise strips learn plans.txt --positive-only --out learned/\n"
         "  statewise strips learn train.csv --method neural --restarts 10 --out learned/\n"
         "  statewise strips learn train.csv --lifted --out learned/  # any size\n"
-        "  statewise strips learn trajectories/ --lifted --names-from domain.pddl --out learned/  # with states",
+        "  statewise strips learn trajectories/ --lifted --out learned/  # with states",
     )
     parser.add_argument(
         "traces",

@@ -64,7 +64,9 @@ def joined_files(paths: Sequence[str | Path], states: Reading = "auto") -> Obser
     """The traces of several files, like those of a folder (`read_observed`). Raises `ValueError`."""
     parts = []
     for path in map(Path, paths):
-        parts += [_Walk(each.actions, each.states, each.label, each.line, path.name) for each in _walks(path)]
+        parts += [
+            _Walk(each.actions, each.states, each.label, each.line, path.name, each.unread) for each in _walks(path)
+        ]
     if not parts:
         raise ValueError("there are no traces")
     return _observed(parts, states, Path(paths[0]).parent)
@@ -79,6 +81,8 @@ class _Walk:
     label: int = 0
     line: int = 1
     file: str = ""
+    unread: tuple[str, ...] = ()
+    """What else its file holds, beside states."""
 
 
 def _observed(walks: Sequence[_Walk], reading: Reading, path: Path) -> Observed:
@@ -95,6 +99,7 @@ def _observed(walks: Sequence[_Walk], reading: Reading, path: Path) -> Observed:
         tuple(walk.label for walk in walks),
         tuple(walk.line for walk in walks),
         tuple(walk.file for walk in walks) if all(walk.file for walk in walks) else (),
+        tuple(dict.fromkeys(what for walk in walks for what in walk.unread)),
     )
     observed = Observed(traces, tuple(tuple(walk.states) for walk in walks))
     try:
@@ -115,8 +120,9 @@ def _walks(path: Path) -> list[_Walk]:
     if steps := _steps(text, path):
         return steps
     traces = read_traces(path, ignore_states=True)
+    unread = tuple(what for what in traces.unread if not holds_states(what.partition(" ")[2].partition(" ")[2]))
     walks = [
-        _Walk([traces.actions[at] for at in row], [None] * (len(row) + 1), label, line)
+        _Walk([traces.actions[at] for at in row], [None] * (len(row) + 1), label, line, unread=unread)
         for row, label, line in zip(traces.rows, traces.labels, traces.lines)
     ]
     begin = text.lstrip()[:1]
