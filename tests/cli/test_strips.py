@@ -149,8 +149,11 @@ def test_observed_states_are_not_dropped_without_a_word(capsys, tmp_path):
     (tmp_path / "s.csv").write_text(rows)
     learn = ["learn", tmp_path / "s.csv", "--positive-only", "--out", tmp_path / "learned"]
     code, _, err = called(capsys, *learn)
-    assert (code, "s.csv:1: the column 'state' holds observed states" in err) == (2, True)
-    code, _, err = called(capsys, *learn, "--ignore-states")
+    assert (code, "s.csv: 2 observed states, 1 predicates: p/0" in err) == (0, True)
+    assert "s.csv: not read: the column 'note'\n" in err
+    code, _, err = called(capsys, *learn, "--overwrite", "--noise", "auto")
+    assert (code, "--states none" in err) == (2, True)
+    code, _, err = called(capsys, *learn, "--overwrite", "--states", "none")
     assert (code, "s.csv: not read: the column 'state', the column 'note'" in err) == (0, True)
     for words in (["check"], ["evaluate", "--traces"], ["plan", "--goal-after"], ["export", "--problem-from"]):
         verb, *option = words

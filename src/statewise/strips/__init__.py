@@ -1,7 +1,7 @@
 """STRIPS world models from action traces: a wing for AI planning, which imports only `runtime` and `reporting`.
 
-Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `rivals`, `asking`,
-`planning`, `write`. Above them `methods` and `hybrid` choose and combine the ways to learn.
+Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `observed`, `rivals`,
+`asking`, `planning`, `write`, `amlgym`. Above them `methods` and `hybrid` choose and combine the ways to learn.
 
 This is the public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
@@ -14,6 +14,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statewise.strips.amlgym.comparison import amlgym_methods as amlgym_methods
+    from statewise.strips.amlgym.comparison import amlgym_summary as amlgym_summary
+    from statewise.strips.amlgym.comparison import amlgym_trajectories as amlgym_trajectories
+    from statewise.strips.amlgym.comparison import compare_on_amlgym as compare_on_amlgym
     from statewise.strips.asking.exploring import DomainSimulator as DomainSimulator
     from statewise.strips.asking.exploring import Simulator as Simulator
     from statewise.strips.asking.exploring import explore as explore
@@ -44,14 +48,21 @@ if TYPE_CHECKING:
     from statewise.strips.model.schemas import ground as ground
     from statewise.strips.model.schemas import schema_lines as schema_lines
     from statewise.strips.model.schemas import signature as signature
+    from statewise.strips.model.states import Observed as Observed
+    from statewise.strips.model.states import State as State
     from statewise.strips.model.traces import Traces as Traces
     from statewise.strips.neural.learning import Settings as Settings
     from statewise.strips.neural.learning import learn_neural as learn_neural
     from statewise.strips.neural.lifted import learn_lifted as learn_lifted
+    from statewise.strips.observed.learning import Names as Names
+    from statewise.strips.observed.learning import learn_observed as learn_observed
     from statewise.strips.pddl.domain_models import actions_of_domain as actions_of_domain
     from statewise.strips.pddl.domain_models import model_of_domain as model_of_domain
     from statewise.strips.pddl.pddl import read_domain as read_domain
     from statewise.strips.pddl.pddl import read_problem as read_problem
+    from statewise.strips.pddl.signature import Declared as Declared
+    from statewise.strips.pddl.signature import domain_text as domain_text
+    from statewise.strips.pddl.signature import read_declared as read_declared
     from statewise.strips.planning.checking import check as check
     from statewise.strips.planning.checking import described as described
     from statewise.strips.planning.checking import read_seen as read_seen
@@ -71,6 +82,7 @@ if TYPE_CHECKING:
     from statewise.strips.trace_data.random_traces import SPLITS as SPLITS
     from statewise.strips.trace_data.random_traces import traces as traces
     from statewise.strips.trace_data.random_traces import with_noise as with_noise
+    from statewise.strips.trace_data.state_files import read_observed as read_observed
     from statewise.strips.trace_data.trace_files import read_traces as read_traces
     from statewise.strips.trace_data.trace_files import write_traces as write_traces
     from statewise.strips.verification.mapping import match_atoms as match_atoms
@@ -96,6 +108,7 @@ if TYPE_CHECKING:
 PUBLIC = {
     "asking.exploring": ("DomainSimulator", "Simulator", "explore", "simulator_of"),
     "asking.questions": ("Question", "answered", "ask", "read_answers", "with_answers", "write_questions"),
+    "amlgym.comparison": ("amlgym_methods", "amlgym_summary", "amlgym_trajectories", "compare_on_amlgym"),
     "exact.ground": ("learn_exact",),
     "exact.lifted": ("learn_lifted_exact",),
     "exact.noisy": ("learn_lifted_noisy", "learn_noisy"),
@@ -105,17 +118,21 @@ PUBLIC = {
     "model.learned": ("PICTURES", "PICTURE_SIGNS", "Learned", "read_learned_model", "read_schemas"),
     "model.model": ("ActionModel", "Atoms"),
     "model.schemas": ("LiftedModel", "ground", "schema_lines", "signature"),
+    "model.states": ("Observed", "State"),
     "model.traces": ("Traces",),
     "neural.learning": ("Settings", "learn_neural"),
     "neural.lifted": ("learn_lifted",),
     "pddl.domain_models": ("actions_of_domain", "model_of_domain"),
+    "observed.learning": ("Names", "learn_observed"),
     "pddl.pddl": ("read_domain", "read_problem"),
+    "pddl.signature": ("Declared", "domain_text", "read_declared"),
     "planning.checking": ("check", "described", "read_seen"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
     "planning.plans": ("Plan", "certain_plan", "certain_steps", "plan"),
     "rivals.locm": ("learn_locm",),
     "trace_data.domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "trace_data.random_traces": ("SPLITS", "traces", "with_noise"),
+    "trace_data.state_files": ("read_observed",),
     "trace_data.trace_files": ("read_traces", "write_traces"),
     "verification.mapping": ("match_atoms", "renamed"),
     "verification.simplification": ("Simplified", "before_simplification", "claimed", "simplify", "write_simplified"),

@@ -26,9 +26,11 @@ from statewise.strips.hybrid import from_trained, learn_hybrid
 from statewise.strips.model.heads import Heads, Judge, accuracy
 from statewise.strips.model.learned import SEEN_FILE, Learned, alone, claim, may_claim, read_checkpoint, write_model
 from statewise.strips.model.schemas import LiftedModel, sorts_of
+from statewise.strips.model.states import Observed
 from statewise.strips.model.traces import Traces
 from statewise.strips.neural.learning import Progress, Settings, learn_neural
 from statewise.strips.neural.lifted import learn_lifted
+from statewise.strips.observed.learning import Names, learn_observed
 from statewise.strips.rivals.locm import learn_locm
 from statewise.strips.rivals.sift import learn_lifted_sift, learn_sift
 
@@ -71,6 +73,9 @@ def learn(
     settings: Settings | None = None,
     *,
     method: str = "auto",
+    observed: Observed | None = None,
+    hidden: bool = True,
+    names: Names | None = None,
     noisy: bool = False,
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -81,7 +86,9 @@ def learn(
 ) -> Learned:
     """Learns a ground action model from traces; `settings` are those of training.
 
-    `noisy`: whether the traces are noisy. `seconds`: a limit for the whole call; without it each method has its own.
+    `observed`: the traces with their states, which schemas are then learned from; `hidden`: also look for predicates
+    that no state shows; `names`: what a domain declares. `noisy`: whether the traces are noisy. `seconds`: a limit for
+    the whole call; without it each method has its own.
     `stop`: once it is true, learning ends. `folder`: where the model is written, over an earlier one with `overwrite`.
     `say` is called with messages, `progress` by training.
 
@@ -103,7 +110,9 @@ def learn(
     learn from, `FileExistsError` if the folder holds anything else, `BlockingIOError` if another process learns into
     it."""
     settings = settings or Settings()
-    model = _Call(traces, settings, False, method, noisy, seconds, stop, folder, overwrite, say, progress).result()
+    model = _Call(
+        traces, settings, False, method, observed, hidden, names, noisy, seconds, stop, folder, overwrite, say, progress
+    ).result()
     assert isinstance(model, Learned)
     return model
 
@@ -113,6 +122,9 @@ def learn_schemas(
     settings: Settings | None = None,
     *,
     method: str = "auto",
+    observed: Observed | None = None,
+    hidden: bool = True,
+    names: Names | None = None,
     noisy: bool = False,
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -124,7 +136,9 @@ def learn_schemas(
     """Learns action schemas from traces whose actions are written `schema object object`, otherwise like `learn`: by
     `exact.lifted`, from noisy traces by `exact.noisy`, or by training (`neural.lifted`), which cannot be continued."""
     settings = settings or Settings()
-    model = _Call(traces, settings, True, method, noisy, seconds, stop, folder, overwrite, say, progress).result()
+    model = _Call(
+        traces, settings, True, method, observed, hidden, names, noisy, seconds, stop, folder, overwrite, say, progress
+    ).result()
     assert isinstance(model, LiftedModel)
     return model
 
@@ -138,6 +152,9 @@ class _Call:
     lifted: bool
     """Whether to learn schemas."""
     method: str = "auto"
+    observed: Observed | None = None
+    hidden: bool = True
+    names: Names | None = None
     noisy: bool = False
     """Whether the traces are treated as noisy: by the options, or by what learning has shown."""
     seconds: float | None = None
@@ -164,6 +181,11 @@ class _Call:
         if self.method not in METHODS:
             raise ValueError(f"the method must be one of {', '.join(METHODS)}, not {self.method!r}")
         tolerated = self.settings.noise > 0
+        if self.observed is not None and (self.method != "auto" or self.noisy or tolerated):
+            raise ValueError(
+                "learning from states has no other methods and reads all states as noise-free: omit --method and "
+                "--noise, or ignore the states (--states none)"
+            )
         if self.method in COMPARED and (self.noisy or tolerated):
             raise ValueError(
                 f"{self.method.upper()} reads every trace as noise-free: give `method` exact or neural, or no `noise`"
@@ -178,6 +200,8 @@ class _Call:
             reason = "requested"
         elif of_part:
             self.noisy, reason = True, f"an interrupted run continues: {NOISY}"
+        elif self.observed is not None:
+            reason = f"{self.observed.count} states were observed"
         elif trained:
             self.method, reason = "neural", "an interrupted training run continues"
         else:
@@ -359,7 +383,18 @@ class _Call:
 
 
 def _attempts(call: _Call) -> list[Attempt]:
-    """The attempts to learn from all traces: the exact ones, or only the method that was requested."""
+    """The attempts to learn from all traces: from their states, the exact ones, or only the requested method."""
+    observed = call.observed
+    if observed is not None:
+        return [
+            Attempt(
+                "states",
+                lambda traces, share: learn_observed(
+                    observed, hidden=call.hidden, names=call.names, **call.options(share)
+                ),
+                call.before_verdicts,
+            )
+        ]
     if call.method in ("neural", "hybrid", *COMPARED):
         return [_requested(call)]
     if call.noisy:

@@ -16,6 +16,7 @@ COMMANDS = {
     "simplify": "find the simplest equivalent model, each step proven",
     "export": "write a model as PDDL",
     "plan": "plan with a learned model",
+    "amlgym": "compare learners on AMLGym's domains",
 }
 
 

@@ -17,6 +17,7 @@ from statewise.runtime.messages import counted, say, say_in_place
 if TYPE_CHECKING:
     import numpy as np
 
+    from statewise.cli.strips.sources import StatesRead
     from statewise.strips import Learned, LiftedModel
 
 QUESTIONS = 3
@@ -27,7 +28,7 @@ OF_TRAINING = ("atoms", "restarts", "steps", "pool")
 
 def run(words: list[str]) -> int:
     """Runs the command."""
-    from statewise.cli.strips.sources import add_ignore_states, read_given
+    from statewise.cli.strips.sources import READ_STATES, add_ignore_states, read_named, read_with_states
 
     parser = Parser(
         "strips learn",
@@ -40,10 +41,27 @@ def run(words: list[str]) -> int:
         "  statewise strips learn train.csv --out learned/\n"
         "  statewise strips learn plans.txt --positive-only --out learned/\n"
         "  statewise strips learn train.csv --method neural --restarts 10 --out learned/\n"
-        "  statewise strips learn train.csv --lifted --out learned/  # any size",
+        "  statewise strips learn train.csv --lifted --out learned/  # any size\n"
+        "  statewise strips learn trajectories/ --lifted --out learned/  # with states",
     )
     parser.add_argument(
-        "traces", metavar="FILE", help="CSV with trace_id,action[,label], JSON, or plans: a file or a folder"
+        "traces",
+        metavar="FILE",
+        help="CSV with trace_id,action[,label], JSON, plans, or trajectories with states: a file or a folder",
+    )
+    parser.add_argument(
+        "--states",
+        choices=READ_STATES,
+        default="auto",
+        help="how observed states are read: full: atoms that a state does not list are false, and no predicate is "
+        "hidden; some: they are unknown; none: states are ignored; auto (default): false, unless states list false "
+        "atoms, and predicates may be hidden",
+    )
+    parser.add_argument(
+        "--names-from",
+        metavar="DOMAIN.pddl",
+        help="read types, constants and predicates from the declarations of a domain; its actions' conditions and "
+        "effects are not read",
     )
     add_ignore_states(parser)
     parser.add_argument(
@@ -106,7 +124,11 @@ def run(words: list[str]) -> int:
         pool=options.pool,
         seed=options.seed,
     )
-    traces = read_given(options.traces, options.ignore_states)
+    if options.ignore_states and options.states != "auto":
+        raise ValueError("--ignore-states says the same as --states none: give only one of them")
+    reading: StatesRead = "none" if options.ignore_states else options.states
+    observed = read_with_states(options.traces, reading)
+    traces = observed.traces
     say(
         f"{options.traces}: {len(traces)} traces ({traces.positives} positive), {len(traces.actions)} actions, "
         f"up to {traces.longest} long",
@@ -119,7 +141,10 @@ def run(words: list[str]) -> int:
             "unknown (Definition 1)"
         )
     if options.positive_only:
-        traces = traces.valid_only()
+        observed = observed.valid_only()
+        traces = observed.traces
+    if options.answers and observed.count:
+        raise ValueError("--answers have no states: give them as traces, or ignore the states (--states none)")
     for path in options.answers:
         from statewise.strips import read_answers, with_answers
 
@@ -127,6 +152,8 @@ def run(words: list[str]) -> int:
         traces = with_answers(traces, answers)
         say(f"{path}: {counted(len(answers), 'answer')}, {len(traces)} traces in all", file=sys.stderr)
     if options.symmetry:
+        if observed.count:
+            raise ValueError("--symmetry permutes actions, not states: omit it, or ignore the states (--states none)")
         from statewise.strips import symmetric
 
         symmetries = symmetric(traces)
@@ -137,11 +164,15 @@ def run(words: list[str]) -> int:
         )
     from statewise.strips import learn, learn_schemas
 
+    names = read_named(options.names_from, observed) if options.names_from else None
     with interruptible() as stop:
         learned = (learn_schemas if options.lifted else learn)(
             traces,
             settings,
             method="neural" if trained and options.method == "auto" else options.method,
+            observed=observed if observed.count else None,
+            hidden=reading != "full",
+            names=names,
             noisy=options.noise == "auto",
             seconds=options.seconds,
             stop=stop,
@@ -174,7 +205,9 @@ def _show_model(learned: Learned | LiftedModel) -> None:
         exact = _by_schemas if "predicates" in report else _noisy if "support" in report else _exact
         show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
         show(report)
+        _states(report)
     else:
+        _states(report)
         if report["method"] == "locm":
             _locm(report)
         _supported(report)
@@ -213,6 +246,29 @@ def _by_schemas(report: dict[str, Any]) -> None:
     )
     _supported(report)
     _unseen(report)
+
+
+def _states(report: dict[str, Any]) -> None:
+    """What the states decided."""
+    if "states" not in report:
+        return
+    seen, bounds = report["states"], report["bounds"]
+    hidden = f", and {seen['hidden']} hidden ones" if seen["hidden"] else ""
+    _entry("states", f"{seen['observed']} observed; {len(seen['complete']) + len(seen['partial'])} predicates{hidden}")
+    certain, open_effects = (
+        sum(len(each[part][which]) for each in bounds.values() for part in ("add", "delete"))
+        for which in ("certain", "possible")
+    )
+    required = sum(len(each["pre"]["possible"]) + len(each["pre"]["certain"]) for each in bounds.values())
+    _entry(
+        "decided",
+        f"{certain} effects are certain, {open_effects} more are possible; {required} preconditions are possible, and "
+        "required by the model; all others are excluded (report.json lists them)",
+    )
+    if unseen := report["never_valid_schemas"]:
+        _entry(
+            "unseen", f"{', '.join(unseen)}: never valid between two states, so nothing is known about their effects"
+        )
 
 
 def _supported(report: dict[str, Any]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from statewise.runtime.arguments import Parser
 from statewise.runtime.messages import say
 from statewise.runtime.text_files import read_text
 
 if TYPE_CHECKING:
-    from statewise.strips import ActionModel, Domain, Traces
+    from statewise.strips import ActionModel, Domain, Names, Observed, Traces
 
 CONSTANTS = (
     "the objects, separated by commas, that an action may require or change without having them as arguments, "
@@ -142,6 +142,66 @@ def read_given(path: str, ignore_states: bool) -> Traces:
     if traces.unread:
         say(f"{path}: not read: {', '.join(traces.unread)}", file=sys.stderr)
     return traces
+
+
+StatesRead = Literal["auto", "none", "some", "full"]
+READ_STATES: tuple[StatesRead, ...] = ("auto", "none", "some", "full")
+"""The ways to read observed states."""
+
+
+def read_with_states(path: str, reading: StatesRead) -> Observed:
+    """The traces of a file or folder with their states, which are read in one of the ways `READ_STATES`. Raises
+    `ValueError` if states are asked for and the file holds none."""
+    from statewise.strips import Observed, read_observed
+
+    if reading == "none":
+        traces = read_given(path, True)
+        return Observed(traces, tuple((None,) * (len(row) + 1) for row in traces.rows))
+    observed = read_observed(Path(path), reading)
+    if observed.traces.unread:
+        say(f"{path}: not read: {', '.join(observed.traces.unread)}", file=sys.stderr)
+    if observed.count:
+        known = observed.predicates
+        say(
+            f"{path}: {observed.count} observed states, {len(known)} predicates: "
+            + ", ".join(f"{name}/{arity}" for name, arity in list(known.items())[:12])
+            + (", ..." if known.keys() - list(known)[:12] else "")
+            + (
+                "; atoms that a state does not list are false"
+                if observed.complete
+                else "; atoms that a state does not list are unknown"
+            ),
+            file=sys.stderr,
+        )
+    elif reading != "auto":
+        raise ValueError(f"{path}: --states {reading}, but the file holds no observed states")
+    return observed
+
+
+def read_named(path: str, observed: Observed) -> Names:
+    """What a PDDL domain declares. Raises `ValueError` if the observed predicates or the actions are others, or have
+    another number of arguments."""
+    from statewise.strips import Names, read_declared
+
+    declared = read_declared(Path(path))
+    for name, number in observed.predicates.items():
+        if name not in declared.predicates:
+            raise ValueError(f"{path}: the domain declares no predicate {name!r}, which the states hold")
+        if declared.predicates[name] != number:
+            raise ValueError(
+                f"{path}: the predicate {name!r} has {declared.predicates[name]} arguments here, and {number} in the "
+                "states"
+            )
+    for action in observed.traces.actions:
+        name, *objects = action.split()
+        if name not in declared.actions:
+            raise ValueError(f"{path}: the domain declares no action {name!r}, as in {action!r}")
+        if len(declared.actions[name]) != len(objects):
+            raise ValueError(
+                f"{path}: the action {name!r} has {len(declared.actions[name])} parameters here, and {len(objects)} "
+                f"arguments in {action!r}"
+            )
+    return Names(declared.constants, declared.fits, tuple(declared.predicates))
 
 
 def read_example(path: str, ignore_states: bool) -> tuple[list[list[str]], str]:

@@ -51,7 +51,7 @@ _RESTART: Shape = {
 CHECKPOINT: Shape = {"settings": {}, "progress": {"results": [_RESTART], "log": [ANYTHING], "seconds": NUMBER}}
 """The state of an interrupted learning run."""
 _LITERALS: Shape = [[ANYTHING]]
-SCHEMAS: Shape = {...: dict.fromkeys(("pre", "add", "delete"), _LITERALS)}
+SCHEMAS: Shape = {...: {**dict.fromkeys(("pre", "add", "delete"), _LITERALS), "constants?": [WORD], "arity?": COUNT}}
 
 
 def _drawn_by_statewise(path: Path) -> bool:
@@ -217,8 +217,11 @@ def schemas_as_json(schemas: Mapping[str, Schema]) -> bytes:
     """The content of `schemas.json`."""
     content = {
         name: {
-            which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
-            for which in ("pre", "add", "delete")
+            **{
+                which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
+                for which in ("pre", "add", "delete")
+            },
+            **({"constants": list(schema.constants), "arity": schema.arity} if schema.constants else {}),
         }
         for name, schema in schemas.items()
     }
@@ -238,17 +241,17 @@ def schemas_of(content: dict[str, Any], path: Path) -> dict[str, Schema]:
     if not content:
         raise ValueError(f"{path}: holds no schema")
     check(list(content), [WORD], f"{path}: the names of schemas")
-    for literal in (literal for schema in content.values() for literals in schema.values() for literal in literals):
+    parts = ("pre", "add", "delete")
+    for literal in (literal for schema in content.values() for which in parts for literal in schema[which]):
         check(literal[:1], [WORD], f"{path}: a literal begins with its predicate")
         check(literal[1:], [COUNT], f"{path}: the predicate of a literal is followed by argument numbers")
         if not literal:
             raise ValueError(f"{path}: a literal is empty: it must begin with its predicate")
     return {
         name: Schema(
-            *(
-                frozenset((literal[0], tuple(literal[1:])) for literal in schema[which])
-                for which in ("pre", "add", "delete")
-            )
+            *(frozenset((literal[0], tuple(literal[1:])) for literal in schema[which]) for which in parts),
+            constants=tuple(schema.get("constants", ())),
+            arity=schema.get("arity") if schema.get("constants") else None,
         )
         for name, schema in content.items()
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from typing import Any
@@ -20,6 +20,9 @@ from statewise.strips.model.model import MOST_ACTIONS, ActionModel
 
 PAGE = 100
 """Default width of text in characters."""
+
+ANY_SORT = -1
+"""The sort of an argument of a predicate that can be objects of several sorts."""
 
 Literal = tuple[str, tuple[int, ...]]
 """A predicate, and the action's argument (from 0) at each of its places."""
@@ -32,6 +35,10 @@ class Schema:
     pre: frozenset[Literal] = frozenset()
     add: frozenset[Literal] = frozenset()
     delete: frozenset[Literal] = frozenset()
+    constants: tuple[str, ...] = field(default=(), kw_only=True)
+    """Objects that literals name though they are no arguments of the action: the places after the arguments."""
+    arity: int | None = field(default=None, kw_only=True)
+    """The number of arguments; needed only if there are constants."""
 
     @property
     def parts(self) -> tuple[frozenset[Literal], frozenset[Literal], frozenset[Literal]]:
@@ -68,9 +75,12 @@ def applied(literal: Literal, objects: Sequence[str]) -> str:
     return " ".join((predicate, *(objects[at] for at in places)))
 
 
-def with_variables(literal: Literal) -> str:
-    """A literal as text, with arguments `x1 x2 ...`."""
-    return " ".join((literal[0], *(f"x{at + 1}" for at in literal[1])))
+def with_variables(literal: Literal, arity: int | None = None, constants: Sequence[str] = ()) -> str:
+    """A literal as text, with arguments `x1 x2 ...`; of a schema of `arity` arguments with its constants by name."""
+    predicate, places = literal
+    return " ".join(
+        (predicate, *(f"x{at + 1}" if arity is None or at < arity else constants[at - arity] for at in places))
+    )
 
 
 def schemas_from_literals(actions: Iterable[str], literals: Iterable[tuple[str, int, Literal]]) -> dict[str, Schema]:
@@ -102,7 +112,9 @@ def ground_model(actions: Iterable[tuple[str, Schema, Sequence[str]]]) -> Action
     effects = {}
     for name, schema, objects in actions:
         try:
-            pre, add, delete = ([applied(literal, objects) for literal in sorted(part)] for part in schema.parts)
+            pre, add, delete = (
+                [applied(literal, (*objects, *schema.constants)) for literal in sorted(part)] for part in schema.parts
+            )
         except IndexError:
             raise ValueError(f"{name!r} has {counted(len(objects), 'argument')}, fewer than its schema uses") from None
         atoms.update(dict.fromkeys((*pre, *add, *delete)))
@@ -151,7 +163,8 @@ class ModelSignature:
     parameters: Mapping[str, tuple[int, ...]]
     """The sort of each argument of each schema."""
     predicates: Mapping[str, tuple[int, ...]]
-    """The sort of each argument of each predicate, in the order of the names of predicates."""
+    """The sort of each argument of each predicate, in the order of the names of predicates; `ANY_SORT` if objects of
+    several sorts can be the argument."""
     objects: Mapping[str, int]
     """The sort of each object of training."""
     kinds: frozenset[tuple[str, tuple[int, ...]]]
@@ -226,11 +239,14 @@ def signature(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ModelSig
     for name, (predicate, places) in sorted(literals, key=lambda each: each[1]):
         if name not in by_schema:
             raise ValueError(f"the schema {name!r} has no ground action in model.json: the folder is damaged")
-        if max(places, default=-1) >= len(by_schema[name]):
-            raise ValueError(f"the schema {name!r} uses argument {max(places) + 1}, but has {len(by_schema[name])}")
-        sorts = tuple(by_schema[name][place] for place in places)
-        if predicates.setdefault(predicate, sorts) != sorts:
-            raise ValueError(f"the predicate {predicate!r} has arguments of different sorts")
+        of = (*by_schema[name], *(objects.get(each, ANY_SORT) for each in schemas[name].constants))
+        if max(places, default=-1) >= len(of):
+            raise ValueError(f"the schema {name!r} uses argument {max(places) + 1}, but has {len(of)}")
+        sorts = tuple(of[place] for place in places)
+        before = predicates.setdefault(predicate, sorts)
+        if len(before) != len(sorts):
+            raise ValueError(f"the predicate {predicate!r} has {len(before)} and {len(sorts)} arguments")
+        predicates[predicate] = tuple(one if one == other else ANY_SORT for one, other in zip(before, sorts))
     return ModelSignature(by_schema, predicates, objects, frozenset((schema, firsts(names)) for schema, names in split))
 
 
@@ -244,7 +260,10 @@ def schema_lines(schemas: Mapping[str, Schema], width: int = PAGE) -> list[str]:
     lines = []
     for name, schema in schemas.items():
         named = zip(("pre", "add", "del"), schema.parts)
-        parts = [(title, [with_variables(literal) for literal in sorted(part)]) for title, part in named]
+        parts = [
+            (title, [with_variables(literal, schema.arity, schema.constants) for literal in sorted(part)])
+            for title, part in named
+        ]
         lines += literal_lines(name, parts, width)
     return lines
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from statewise.runtime.durable import write_atomically
 from statewise.strips.model.model import ActionModel, Atoms, accepted, bits, evidence_of
-from statewise.strips.model.schemas import Literal, ModelSignature, Schema, arguments, ground, signature
+from statewise.strips.model.schemas import ANY_SORT, Literal, ModelSignature, Schema, arguments, ground, signature
 from statewise.strips.pddl.pddl import Problem, quiet_environment, safe_names, write_pddl
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.verification.mapping import CLEAR, match_atoms, renamed
@@ -101,7 +101,7 @@ def export_lifted(
             folds = {name: fold for name, fold in folds.items() if name not in unfit}
             seen = _seen(model, numbers, objects, folds)
     names = _matched_names(schemas, reference) if reference is not None else {}
-    spelling = _Spelling(known, folds, names, seen.objects if seen is not None else {})
+    spelling = _Spelling(known, folds, names, seen.objects if seen is not None else {}, constants_of(schemas))
     if positive_preconditions:
         spelling.without_negations(schemas, seen)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +113,11 @@ def export_lifted(
     )
     write_atomically(target, spelling.problem(seen, f"{source}, {len(trace)} actions").encode())
     return spelling.exported(len(schemas), seen)
+
+
+def constants_of(schemas: Mapping[str, Schema]) -> list[str]:
+    """The constants of schemas, sorted."""
+    return sorted({name for schema in schemas.values() for name in schema.constants})
 
 
 def _matched_names(schemas: Mapping[str, Schema], reference: ActionModel) -> dict[str, str]:
@@ -252,9 +257,14 @@ class _Spelling:
     """The text of the files."""
 
     def __init__(
-        self, known: ModelSignature, folds: Mapping[str, Folded], names: Mapping[str, str], objects: Mapping[str, int]
+        self,
+        known: ModelSignature,
+        folds: Mapping[str, Folded],
+        names: Mapping[str, str],
+        objects: Mapping[str, int],
+        constants: Sequence[str] = (),
     ) -> None:
-        self.known, self.folds = known, folds
+        self.known, self.folds, self.constants = known, folds, constants
         used = {"learned", "either"}
         kept = [name for name in known.predicates if name not in folds]
         sorts = sorted({*known.objects.values(), *(sort for each in known.parameters.values() for sort in each)})
@@ -264,11 +274,13 @@ class _Spelling:
             return dict(zip(each, safe_names([(shown or {}).get(name, name) for name in each], used)))
 
         # in this order, so that actions in plans keep their names, and predicates are renamed
-        self.objects = safe(objects)
-        safe(name for name in known.objects if name not in objects)
+        self.objects = safe({**objects, **dict.fromkeys(constants)})
+        safe(name for name in known.objects if name not in self.objects)
         self.schemas = safe(known.parameters)
         self.predicates = safe(kept, names)
         self.types = dict(zip(sorts, safe_names([_type_name(sort, known.objects) for sort in sorts], used)))
+        if any(ANY_SORT in each for each in known.predicates.values()) or not known.objects.keys() >= set(constants):
+            self.types[ANY_SORT] = "object"
         self.used = used
         self.negations: dict[str, str] = {}
         """The name of the negation of each predicate whose negation is written as a predicate."""
@@ -324,7 +336,12 @@ class _Spelling:
         )
         if self.unequal and f"({self.unequal} " in body:
             predicates += f"\n  ({self.unequal} ?x1 - object ?x2 - object)"
-        types = f" (:types {' '.join(self.types.values())})\n" if self.types else ""
+        named = [name for sort, name in self.types.items() if sort != ANY_SORT]
+        types = f" (:types {' '.join(named)})\n" if named else ""
+        if self.constants:
+            sorts = (self.types[self.known.objects.get(name, ANY_SORT)] for name in self.constants)
+            constants = " ".join(f"{self.objects[name]} - {sort}" for name, sort in zip(self.constants, sorts))
+            types += f" (:constants {constants})\n"
         return (
             f"{self._changes()}(define (domain learned)\n (:requirements {' '.join(needs)})\n{types}"
             f" (:predicates\n{predicates})\n{body})\n"
@@ -335,6 +352,8 @@ class _Spelling:
         initial = [name for name, value in (*seen.known, *seen.assumed) if value]
         by_type: dict[int, list[str]] = {}
         for name, sort in seen.objects.items():
+            if name in self.constants:
+                continue
             by_type.setdefault(sort, []).append(self.objects[name])
         objects = "\n".join(f"  {' '.join(names)} - {self.types[sort]}" for sort, names in by_type.items())
         said = [
@@ -392,12 +411,15 @@ class _Spelling:
         """A schema, or the part of it in which the arguments are equal as `first` says."""
         sorts = self.known.parameters[name]
         first_of = first or tuple(range(len(sorts)))
+        constants = schema.constants if schema is not None else ()
+        of_terms = (*first_of, *range(len(sorts), len(sorts) + len(constants)))
+        terms = [*(f"?x{at + 1}" for at in range(len(sorts))), *(self.objects[each] for each in constants)]
         nothing: frozenset[Literal] = frozenset()
         pre, add, delete = (
-            [(predicate, _under(first_of, (predicate, places))[1]) for predicate, places in sorted(part)]
+            [(predicate, _under(of_terms, (predicate, places))[1]) for predicate, places in sorted(part)]
             for part in (schema.parts if schema is not None else (nothing,) * 3)
         )
-        conditions = [self._condition(literal, True) for literal in pre]
+        conditions = [self._condition(literal, True, terms) for literal in pre]
         conditions += [
             f"({self.unequal} ?x{one + 1} ?x{other + 1})" if self.unequal else f"(not (= ?x{one + 1} ?x{other + 1}))"
             for one, other in self._different_of(name, first)
@@ -406,10 +428,10 @@ class _Spelling:
         for literals, value in ((add, True), (delete, False)):
             for predicate, places in literals:
                 if predicate not in self.folds and (value or (predicate, places) not in add):
-                    atom = self._applied(self.predicates[predicate], places)
+                    atom = self._applied(self.predicates[predicate], places, terms)
                     effects.append(atom if value else f"(not {atom})")
                     if predicate in self.negations:
-                        opposite = self._applied(self.negations[predicate], places)
+                        opposite = self._applied(self.negations[predicate], places, terms)
                         effects.append(f"(not {opposite})" if value else opposite)
         parameters = sorted(set(first_of))
         return (
@@ -442,16 +464,16 @@ class _Spelling:
             return predicate, places, value
         return fold.into, tuple(places[at] for at in fold.places), fold.same == value
 
-    def _condition(self, literal: Literal, value: bool) -> str:
+    def _condition(self, literal: Literal, value: bool, terms: Sequence[str]) -> str:
         predicate, places, value = self._written(literal, value)
         if value:
-            return self._applied(self.predicates[predicate], places)
+            return self._applied(self.predicates[predicate], places, terms)
         if predicate in self.negations:
-            return self._applied(self.negations[predicate], places)
-        return f"(not {self._applied(self.predicates[predicate], places)})"
+            return self._applied(self.negations[predicate], places, terms)
+        return f"(not {self._applied(self.predicates[predicate], places, terms)})"
 
-    def _applied(self, predicate: str, places: Iterable[int]) -> str:
-        return f"({' '.join((predicate, *(f'?x{place + 1}' for place in places)))})"
+    def _applied(self, predicate: str, places: Iterable[int], terms: Sequence[str]) -> str:
+        return f"({' '.join((predicate, *(terms[place] for place in places)))})"
 
     def _typed(self, places: Iterable[int], sorts: Sequence[int]) -> str:
         return "".join(f" ?x{place + 1} - {self.types[sort]}" for place, sort in zip(places, sorts))
