@@ -86,5 +86,5 @@ def test_what_it_relies_on_of_fabric_is_there():
 def test_several_devices_without_fabric_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     config = TrainerConfig(devices=2, device="cpu")
-    with pytest.raises(ValueError, match="several devices need the extra `parallel`: .* -m pip install"):
+    with pytest.raises(ValueError, match=r"several devices need the extra `parallel`: .* -m pip install"):
         processes.start(config, {"device": "cpu", "precision": "fp32", "threads": 1})
