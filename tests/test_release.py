@@ -90,7 +90,9 @@ def interpreter(version):
 
 
 def ran(*words, **options):
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=3000, **options)
+    """What a command prints that succeeds, without the sources of this checkout."""
+    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=3000, env=own, **options)
     assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 

@@ -127,7 +127,7 @@ def _fields() -> dict[str, Option]:
     from statewise.objectives import OBJECTIVES
     from statewise.tasks import TASKS
 
-    parts = {"--task": TASKS, "--backbone": BACKBONES, "--objective": OBJECTIVES}
+    parts: dict[str, Iterable[str]] = {"--task": TASKS, "--backbone": BACKBONES, "--objective": OBJECTIVES}
     chosen = {flag: Option(f"the {flag.removeprefix('--')}", True, tuple(table)) for flag, table in parts.items()}
     fields = declared_fields("statewise.config.trainer:TrainerConfig")
     trainer = {

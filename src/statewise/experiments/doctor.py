@@ -241,7 +241,10 @@ def _loads(folder: Path) -> str:
     from statewise.run import Run
 
     model = _loaded(folder / "whole", "best")
-    sample = Run(folder / "whole").report("evaluation")["samples"][0]
+    report = Run(folder / "whole").report("evaluation")
+    if report is None:
+        return "training wrote no report"
+    sample = report["samples"][0]
     (completion,) = model.generate([sample["prompt"]])
     told = model.task.continuation(sample["prompt"], completion.tokens)
     return "" if told.strip() == sample["predicted"].strip() else f"it says {told!r}, and said {sample['predicted']!r}"

@@ -400,8 +400,9 @@ def panel_svg(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> str:
     labels = _labels(scaled)
     controls = list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "control"))
     # Texts stay texts, in a size that does not depend on the font of the browser. Ids depend on contents alone.
-    style = {"svg.fonttype": "none", "svg.hashsalt": "statewise", "axes.edgecolor": "#8a8a8a", "figure.dpi": 72}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "statewise", "axes.edgecolor": "#8a8a8a", "figure.dpi": 72}
+    ):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
