@@ -25,11 +25,13 @@ def test_it_says_what_is_here_and_that_it_works(capsys, tmp_path, monkeypatch):
 
 def test_what_fails_is_named_and_the_exit_code_is_1(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("statewise.experiments.launch.resume", lambda folder: None)
+    made = [doctor.Check("a tiny run trains", True, 1.5, ""), doctor.Check("it resumes", False, 0.5, "ValueError: no")]
+    monkeypatch.setattr(doctor, "self_test", lambda folder: made)
     code, out, _ = called(capsys, "doctor", "--out", str(tmp_path))
     assert code == 1
-    assert "a resumed run is the same, bit for bit  FAILED: " in out
-    assert out.endswith("This does not work here: a resumed run is the same, bit for bit.\n")
+    assert "a tiny run trains  passed (1.5 s)" in out
+    assert "FAILED: ValueError: no" in out
+    assert out.endswith("This does not work here: it resumes.\n")
     assert max(map(len, out.splitlines())) <= 80
 
 
