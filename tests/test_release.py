@@ -156,6 +156,7 @@ def used(command, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("version", PYTHONS)
 def test_it_installs_and_works_in_an_empty_environment(distributions, tmp_path, version):
     base = interpreter(version)
@@ -172,7 +173,7 @@ def test_it_installs_and_works_in_an_empty_environment(distributions, tmp_path, 
         pip(python, "install", "--quiet", "--no-deps", wheel)
         assert ran(command, "--version").strip() == f"statewise {__version__}"
         assert "path-star-tiny" in ran(command, "list")
-        assert "_statewise" in ran(command, "completion", "bash")
+        assert "--trainer.steps" in ran(command, "train", "path-star-tiny", "--help")
         pytest.skip(
             f"all but PyTorch works: for Python {version}, its wheel brings CUDA (several GB); set TORCH to one"
         )
