@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # What a torch wheel without CUDA needs differs by machine; TORCH=... replaces the pinned version.
 TORCH ?= $(shell grep -m1 '^torch==' constraints.txt)
 CONSTRAINTS ?= -c constraints.txt
-EXTRAS ?= dev,report
+EXTRAS ?= dev
 
 # Tests use one thread each, so as many processes as cores.
 WORKERS ?= auto
@@ -68,14 +68,14 @@ first-cases: setup
 # The suite with the newest versions of all dependencies but torch, whose newest wheel may need CUDA.
 test-newest:
 	rm -rf .venv-newest
-	$(MAKE) suite VENV=.venv-newest CONSTRAINTS= EXTRAS=dev,report,eval,track
+	$(MAKE) suite VENV=.venv-newest CONSTRAINTS= EXTRAS=dev,eval,track
 
 # The suite with each direct dependency at its lower bound. On Linux, that torch brings CUDA: several GB.
 test-oldest:
 	rm -rf .venv-oldest
 	mkdir .venv-oldest
 	$(PYTHON) tools/lower_bounds.py > .venv-oldest/lower-bounds.txt
-	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS='-c .venv-oldest/lower-bounds.txt' EXTRAS=dev,report,eval,track \
+	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS='-c .venv-oldest/lower-bounds.txt' EXTRAS=dev,eval,track \
 	    TORCH="$$(grep '^torch==' .venv-oldest/lower-bounds.txt)"
 
 # The pins of constraints.txt with hashes, after a change of either file; without torch, whose wheel differs by machine.
@@ -83,7 +83,7 @@ hashes: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	echo '# Made by `make hashes` from constraints.txt; CONTRIBUTING.md says how to install it.' > requirements-hashed.txt
 	echo "torch; sys_platform == 'none'" > $(VENV)/without.txt
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra report --constraint constraints.txt --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --generate-hashes \
 	    --overrides $(VENV)/without.txt --python-version 3.11 --no-header --no-annotate --quiet >> requirements-hashed.txt
 
 slow: setup

@@ -57,7 +57,7 @@ def imports(path: Path) -> set[str]:
 
 
 HEAVY = {
-    *("torch", "lightning_fabric", "jsonargparse", "matplotlib", "scipy", "plotly", "rich"),
+    *("torch", "lightning_fabric", "jsonargparse", "matplotlib", "scipy", "rich"),
     *("tokenizers", "datasets", "openai", "unified_planning", "lm_eval"),
 }
 

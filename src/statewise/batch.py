@@ -24,8 +24,8 @@ class Continuation(NamedTuple):
 
 
 class Plan(Protocol):
-    """What an objective computes of a batch on the host: (named) tuples and lists of tensors, since Fabric rebuilds
-    what goes to a model in mixed precision, and refuses frozen dataclasses."""
+    """What an objective computes of a batch on the host: (named) tuples and lists of tensors, since what goes
+    to a model in mixed precision is rebuilt (`training.one_device`, Lightning Fabric), but no dataclass."""
 
     def to(self, device: Any) -> Self:
         """The plan on a device."""

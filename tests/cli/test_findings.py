@@ -1,6 +1,7 @@
 """What `analyze` prints, draws and writes of findings."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -50,6 +51,25 @@ def test_counts_are_printed_as_whole_numbers(capsys):
     title, verdict, *table = capsys.readouterr().out.splitlines()
     assert (title, verdict) == ("rides", "It needs 153 streets.")
     assert [line.split() for line in table[2:5]] == [["streets", "153"], ["share", "1.0000"], ["rides", "1,000"]]
+
+
+def test_on_a_terminal_the_verdict_is_wrapped_and_the_main_metrics_are_shown(capsys, monkeypatch):
+    """A terminal broke the verdict within words, and forty metrics pushed it off the screen."""
+    metrics = {f"r2_layer_{layer}": 0.5 for layer in range(40)} | {"r2": 0.9952}
+    verdict = "The last state explains 99.5% of the variance of the exact belief; " * 3
+    findings = Findings(metrics, [], main=["r2"], notes=["a note " * 20], verdict=verdict)
+    show_findings(findings, [])
+    whole = capsys.readouterr().out
+    assert verdict in whole
+    assert whole.count("r2_layer_") == 40
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_findings(findings, [])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()).startswith(" ".join(verdict.split()))
+    assert lines.index("... and 40 more, which --json prints") < 20
+    assert [line.split() for line in lines if line.startswith("r2")] == [["r2", "0.9952"]]
 
 
 PANEL = Panel("x", "y", [Curve("a", [0.0, 1.0], [0.0, 1.0])])

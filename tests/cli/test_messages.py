@@ -292,4 +292,4 @@ def test_every_extra_is_installed_by_naming_its_packages(monkeypatch, tmp_path):
         assert {*map(package, words[4:])} == {*map(package, every)}
     monkeypatch.setattr("sys.executable", str(tmp_path / ".venv" / "bin" / "python"))
     monkeypatch.chdir(tmp_path)
-    assert to_install("report").startswith(".venv/bin/python -m pip install ")
+    assert to_install("planning").startswith(".venv/bin/python -m pip install ")

@@ -65,7 +65,6 @@ def test_a_metric_that_does_not_compare_has_no_finding(tmp_path):
 
 @pytest.mark.parametrize(("accuracy", "right"), [(0.34, 4), (1.0, 12)])
 def test_a_dozen_graphs_are_drawn_with_how_many_are_right(tmp_path, accuracy, right):
-    pytest.importorskip("plotly")
     (folder,) = group(tmp_path, "a", [accuracy])
     graph = {"edges": [[0, 1], [1, 2], [0, 3]], "start": 0, "goal": 2, "truth": [0, 1, 2], "predicted": [0, 1, 2]}
     sample = {"prompt": "p", "truth": "0,1,2", "predicted": "0,1,2", "graph": graph}

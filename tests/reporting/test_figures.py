@@ -1,7 +1,9 @@
 """Colours of objectives, and lines that share a panel."""
 
 import itertools
+import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,7 +20,7 @@ from statewise.reporting.figures import (
     objective_colour,
     small_multiples,
 )
-from statewise.reporting.plots import draw_panels, interactive
+from statewise.reporting.plots import draw_panels, panel_svg
 
 
 def luminance(colour):
@@ -107,8 +109,30 @@ def test_lines_of_one_model_are_taken_apart_by_name_with_what_they_smooth():
 def test_legends_of_the_page_lie_on_no_title():
     chance = Curve("chance", [0.0, 1.0], [0.0, 1.0], "control")
     panel = Panel("step", "y", [chance, *lines(["a" * 90], [""])], title="t")
-    layout = interactive(panel, {"a" * 90: Look("#000000")})
-    assert [trace.name for trace in layout.data if trace.showlegend] == ["chance"], "the page names the groups"
-    assert layout.layout.legend.y > 1
-    assert layout.layout.legend.yanchor == "bottom"
-    assert layout.layout.title.text is None, "the page wraps it"
+    svg = ElementTree.fromstring(panel_svg(panel, {"a" * 90: Look("#000000")}))
+    texts = {text.text: text for text in svg.iter("text")}
+    assert "chance" in texts
+    assert not {"a" * 90, "t"} & {*texts}, "the page names the groups, and wraps the title"
+    places = {name: height(texts[name]) for name in ("chance", "0.0", "1.0", "step")}
+    assert places["chance"] < places["1.0"] < places["0.0"] < places["step"]
+
+
+def height(text):
+    """The vertical place of an SVG text."""
+    turned = re.search(r"translate\(\S+ ([\d.]+)\)", text.get("transform", ""))
+    return float(turned[1] if turned else text.get("y"))
+
+
+def test_points_of_the_page_have_their_values_and_names_as_tooltips():
+    curves = [
+        Curve("<b>", [0.0, 1.0], [0.25, 0.5], group="g"),
+        Curve("dense", [n / 999 for n in range(1000)], [0.5] * 1000),
+    ]
+    text = panel_svg(Panel("step", "y", curves, title="t & u"), {"g": Look("#123456")})
+    svg = ElementTree.fromstring(text)
+    assert svg.get("aria-label") == "t & u"
+    tips = ["".join(tip.itertext()) for tip in svg.iter("circle")]
+    assert tips[:2] == ["g, <b>\n0: 0.2500", "g, <b>\n1: 0.5000"]
+    assert 50 < len(tips) < 150, "points that lie on each other share one"
+    assert len(panel_svg(Panel("step", "y", curves[:1]))) < 20_000
+    assert text == panel_svg(Panel("step", "y", curves, title="t & u"), {"g": Look("#123456")}), "no ids by chance"

@@ -4,7 +4,7 @@ from doubles import make_run, rewrite_end, with_baselines
 from statewise.reporting.figures import MOST_GROUPS
 from statewise.reporting.grouping import compare
 from statewise.reporting.panels import training_panels
-from statewise.reporting.plots import draw_panels, interactive
+from statewise.reporting.plots import draw_panels
 from statewise.reporting.report import write_report
 from statewise.run import Run
 
@@ -126,9 +126,6 @@ def test_baselines_are_drawn_across_a_plot_of_a_single_evaluation(tmp_path):
     figure.canvas.draw()
     shown = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
     assert all(float(tick).is_integer() for tick in shown)
-    plotly = pytest.importorskip("plotly")
-    assert plotly
-    assert interactive(training_panels(found)[0], found.looks()).layout.xaxis.dtick == 1
 
 
 def test_every_panel_of_losses_names_their_unit(tmp_path):

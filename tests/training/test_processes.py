@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from doubles import SMALL_RUN, lives
 
+from statewise.config.trainer import TrainerConfig
 from statewise.training import processes
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -80,3 +81,10 @@ def test_what_it_relies_on_of_fabric_is_there():
     assert observer.name == processes.OBSERVER
     assert observer._child_processes == []
     assert callable(observer._terminate_all)
+
+
+def test_several_devices_without_fabric_name_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    config = TrainerConfig(devices=2, device="cpu")
+    with pytest.raises(ValueError, match=r"several devices need the extra `parallel`: .* -m pip install"):
+        processes.start(config, {"device": "cpu", "precision": "fp32", "threads": 1})

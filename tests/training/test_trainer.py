@@ -16,7 +16,6 @@ import torch
 from doubles import SMALL_RUN, PhasedGPT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
 import statewise
@@ -33,6 +32,7 @@ from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Run
 from statewise.tasks.batches import Stream
+from statewise.training.one_device import OneDevice
 from statewise.training.trainer import Trainer, prefetch
 
 TINY = [
@@ -182,7 +182,7 @@ def test_the_optimiser_and_its_state_follow_parameters_that_are_replaced_on_thei
     tmp_path, monkeypatch
 ):
     """Float64 stands for the device: the state must arrive where the new parameters are."""
-    setup = Fabric.setup_module
+    setup = OneDevice.setup_module
 
     def replacing(self, module, *arguments, **options):
         for part in module.modules():
@@ -190,7 +190,7 @@ def test_the_optimiser_and_its_state_follow_parameters_that_are_replaced_on_thei
                 setattr(part, name, torch.nn.Parameter(parameter.detach().double()))
         return setup(self, module, *arguments, **options)
 
-    monkeypatch.setattr(Fabric, "setup_module", replacing)
+    monkeypatch.setattr(OneDevice, "setup_module", replacing)
     recipe = tiny()
     train(recipe, tmp_path / "whole")
     with pytest.raises(Stop):

@@ -50,6 +50,8 @@ COMMANDS = {
     "convert": "make a run of a checkpoint of the State-Prediction Separation paper's code",
     "rides": "check taxi rides, or draw the map that they imply",
     "strips": "learn STRIPS action models from traces, verify them, plan with them",
+    "doctor": "check this installation and machine: versions, devices, extras, a self-test",
+    "completion": "print the script that lets a shell complete commands and options",
 }
 
 OPTIONS = """\

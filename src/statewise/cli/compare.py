@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from statewise.cli.commands import terminal_width
 from statewise.runtime.arguments import Parser, above
 from statewise.runtime.messages import say
@@ -50,7 +48,6 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.experiments.compare import compare
-    from statewise.reporting.report import missing
 
     if options.out is None:
         for flag, chosen in (("--overwrite", options.overwrite), ("--relative", options.relative)):
@@ -70,6 +67,4 @@ def run(words: list[str]) -> int:
     if not options.json:
         for path in comparison.files:
             say(f"wrote {path}")
-    if comparison.files and missing():
-        say(f"statewise: {missing()}", file=sys.stderr)
     return 0

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from statewise.cli.commands import terminal_width
 from statewise.runtime.arguments import with_flags
 from statewise.runtime.messages import say
 
@@ -20,15 +21,26 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def show_findings(findings: Findings, written: Sequence[Path]) -> None:
-    """Prints title, verdict, metrics as `in_order`, notes and written files."""
-    from statewise.analysis.base import as_plain
-    from statewise.reporting.tables import metrics_table
+MOST_ON_A_TERMINAL = 14
+"""Of more metrics than these, a terminal shows the main ones."""
 
-    say(*([findings.origin.title] if findings.origin else []), findings.verdict, sep="\n")
-    metrics = as_plain(findings.metrics)
-    say(metrics_table({name: metrics[name] for name in in_order(metrics, findings.main)}))
-    say(*map(with_flags, findings.notes), *(f"wrote {path}" for path in written), sep="\n")
+
+def show_findings(findings: Findings, written: Sequence[Path]) -> None:
+    """Prints title, verdict, metrics as `in_order`, notes and written files. On a terminal, sentences are wrapped to
+    its width, and of many metrics only the main ones are shown: redirected output has all."""
+    from statewise.analysis.base import as_plain
+    from statewise.reporting.tables import fitted_notes, metrics_table
+
+    metrics, notes = as_plain(findings.metrics), [*map(with_flags, findings.notes)]
+    verdict, names, more = [findings.verdict], in_order(metrics, findings.main), ""
+    if sys.stdout.isatty():
+        verdict, notes = ([fitted_notes([one], terminal_width()) for one in some] for some in (verdict, notes))
+        if len(names) > MOST_ON_A_TERMINAL and findings.main:
+            shown = [name for name in names if name in findings.main]
+            more, names = f"... and {len(names) - len(shown)} more, which --json prints", shown
+    say(*([findings.origin.title] if findings.origin else []), *verdict, sep="\n")
+    say(metrics_table({name: metrics[name] for name in names}), *[more] * bool(more), sep="\n")
+    say(*notes, *(f"wrote {path}" for path in written), sep="\n")
 
 
 def in_order(names: Iterable[str], main: Sequence[str]) -> list[str]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from statewise.objectives.base import Objective
     from statewise.run import Checkpoint, Record
     from statewise.tasks.base import Task
+    from statewise.training.one_device import OneDevice
 
 __all__ = ["Listener", "Outcome", "check", "resume", "train", "train_or_resume"]
 
@@ -244,7 +245,9 @@ def _step_to_resume(run: Run, checkpoint: str, recipe: Recipe) -> int | None:
     return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
 
 
-def _train(run: Run, training: _Training, fabric: Fabric, checkpoint: Checkpoint | None, listener: Listener) -> Outcome:
+def _train(
+    run: Run, training: _Training, fabric: Fabric | OneDevice, checkpoint: Checkpoint | None, listener: Listener
+) -> Outcome:
     """Trains from `checkpoint`, or from the start, and writes the report. The first process holds the run's lock."""
     config, objective = training.recipe.trainer, training.objective
     agreement = Agreement(fabric.global_rank, fabric.world_size)

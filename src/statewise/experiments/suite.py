@@ -177,10 +177,8 @@ def train(
     """Trains the chosen runs that are not finished, `jobs` at a time or all on a Slurm cluster, and writes the report
     on all runs in the folder `out`. `report_only`: trains nothing. `progress`: prints a line when a run starts and
     ends. Raises `FileExistsError` if the folder holds anything else, or runs of other recipes."""
-    from statewise.reporting.suite import template
 
     recipes = chosen.recipes(commands=not report_only)
-    template()  # a missing package is found before hours of training
     with contextlib.ExitStack() as held:
         outcome = RunsOutcome(out, [])
         if report_only:

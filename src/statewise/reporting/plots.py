@@ -1,7 +1,7 @@
-"""Draws panels: as PNG files, and as interactive figures for web pages.
+"""Draws panels with matplotlib: as PNG files, and as SVG elements of web pages.
 
-Text of users (paths, names of atoms, labels) is shown literally: neither matplotlib nor plotly reads markup or formulas
-in it.
+Text of users (paths, names of atoms, labels) is shown literally: neither matplotlib nor a browser reads markup or
+formulas in it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import functools
 import html
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -24,20 +25,12 @@ if TYPE_CHECKING:
 COLOURS = list(OBJECTIVE_COLOURS.values())
 """Assigned in order to lines without a group."""
 NO_GROUPS: Mapping[str, Look] = {}
-STYLES: dict[Any, str] = {
-    **{"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"},
-    **{(0, (9, 2)): "longdash", (0, (1, 4)): "1px,4px", (0, (9, 2, 2, 2)): "longdashdot", (0, (3, 3)): "3px,3px"},
-}
-"""Line styles of matplotlib and plotly, assigned in order to labels if colours mark groups."""
-DASHES: dict[Any, str] = {
-    **{":": "dot", "--": "dash", "-.": "dashdot"},
-    **{(0, (8, 2)): "longdash", (0, (1, 5)): "1px,5px", (0, (8, 2, 1, 2)): "longdashdot"},
-}
-"""Line styles of controls in matplotlib and plotly."""
+STYLES: list[Any] = ["-", "--", ":", "-.", (0, (9, 2)), (0, (1, 4)), (0, (9, 2, 2, 2)), (0, (3, 3))]
+"""Line styles, assigned in order to labels if colours mark groups."""
+DASHES: list[Any] = [":", "--", "-.", (0, (8, 2)), (0, (1, 5)), (0, (8, 2, 1, 2))]
+"""Line styles of controls."""
 GREYS = ("#737373", "#a6a6a6", "#404040")
 """Greys of controls: the first ones differ in their dashes, further ones also in the grey."""
-SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
-"""Markers of matplotlib and plotly."""
 ACROSS, MULTIPLES_ACROSS = 3, 4
 """Number of plots side by side; the second if there are small multiples."""
 SHOWN_OF_A_SERIES = 8
@@ -50,8 +43,6 @@ HANDLE = 0.75
 """Inches that an entry of a legend takes besides its text."""
 LINE = 0.19
 """Inches from line to line of a legend."""
-FEWEST_STEPS = 6
-"""An x axis with fewer whole numbers has a tick at each."""
 LEAST_SPAN = 0.02
 """A linear y axis spans at least this share of the values that it shows: a smaller difference would look like one."""
 LOWEST_SHARE = -1.0
@@ -60,6 +51,16 @@ MOST_TICKS = 8
 """The largest number of ticks on a logarithmic axis, if they are evenly spaced."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
+PAGE_SIZE = (4.6, 3.3)
+"""Inches of a plot on a page, without its legend; the page scales it to the width of its place."""
+TIPS_APART = 3.0
+"""Least distance of tooltips of one curve, in points."""
+SVG_STYLE = """
+svg.panel { display: block; width: 100%; height: auto; max-width: 560px; }
+svg.panel text { fill: var(--ink) !important; } svg.panel circle { fill: transparent; }
+svg.panel circle:hover { stroke: var(--soft); }
+"""
+"""CSS of `panel_svg`, beside `reporting.figures.STYLE`."""
 BELOW_ALL = "at the lower edge: 0 or less"
 MEANS = "Thick lines: means over seeds; thin lines: single runs; bands: their range."
 CARRIED = (
@@ -84,11 +85,6 @@ def plain_text(draw: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
             return draw(*args, **fields)
 
     return drawn
-
-
-def for_plotly(text: str) -> str:
-    """Text for titles, names and hover templates of plotly, with its HTML tags and `%{...}` escaped."""
-    return html.escape(text, quote=False).replace("%", "&#37;").replace("$", "&#36;").replace("\n", "<br>")
 
 
 @plain_text
@@ -186,11 +182,7 @@ def _legend(
             Line2D([], [], color=look.colour, label=name, marker=look.marker if name in few else None, markersize=4)
             for name, look in groups.items()
         ]
-    if len(labels) > 1:
-        keys += [
-            Line2D([], [], color="0.3", linestyle=_style(place), label=label) for place, label in enumerate(labels)
-        ]
-    keys += [Line2D([], [], linewidth=1, label=label, **_control(place)) for place, label in enumerate(controls)]
+    keys += _keys(labels, controls)
     says = " ".join(
         [
             *[MEANS] * any(curve.band for panel in shown for curve in panel.curves),
@@ -217,6 +209,19 @@ def _legend(
     rows = -(-len(keys) // columns)
     lines = max((sum(heights[at : at + rows]) for at in range(0, len(keys), max(1, rows))), default=0.0)
     return LINE * (lines + title.count("\n") + bool(title)) + 0.1
+
+
+def _keys(labels: Sequence[str], controls: Sequence[str]) -> list[Any]:
+    """Entries of a legend: the labels with their line styles, if there are several, and the controls."""
+    from matplotlib.lines import Line2D
+
+    keys = [Line2D([], [], linewidth=1, label=label, **_control(place)) for place, label in enumerate(controls)]
+    if len(labels) > 1:
+        keys = [
+            *(Line2D([], [], color="0.4", linestyle=_style(place), label=label) for place, label in enumerate(labels)),
+            *keys,
+        ]
+    return keys
 
 
 @functools.lru_cache(4096)
@@ -278,12 +283,6 @@ def on_its_axes(panel: Panel) -> tuple[Panel, float | None]:
         for curve in panel.curves
     ]
     return replace(panel, curves=curves), lowest
-
-
-def _padded(low: float, high: float) -> tuple[float, float]:
-    """Limits of an axis with room beyond its values; around a single value of 0, from -1 to 1."""
-    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return low - room, high + room
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
@@ -379,115 +378,71 @@ def _look(curve: Curve, groups: Mapping[str, Look], labels: Sequence[str]) -> Lo
 
 
 def _style(place: int) -> Any:
-    return list(STYLES)[place % len(STYLES)]
+    return STYLES[place % len(STYLES)]
 
 
 def _control(place: int) -> dict[str, Any]:
-    """Colour and line style of a control in matplotlib."""
-    return {"color": GREYS[place // len(DASHES) % len(GREYS)], "linestyle": list(DASHES)[place % len(DASHES)]}
+    """Colour and line style of a control."""
+    return {"color": GREYS[place // len(DASHES) % len(GREYS)], "linestyle": DASHES[place % len(DASHES)]}
 
 
-def interactive(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> Any:
-    """A plotly figure with tooltips, without what the page shows above it, where long texts go on in further lines: the
-    panel's title, and the colours of groups. The legend names the labels if there are several, and controls. Its
-    background is that of the page."""
-    import plotly.graph_objects as go
+@plain_text
+def panel_svg(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> str:
+    """A panel as an SVG element of a page, with the values of points as tooltips, and without what the page shows above
+    it: the panel's title, and the colours of groups. A legend names the labels if there are several, and controls. Its
+    texts take the colour of the page's text by `SVG_STYLE`."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    figure = go.Figure()
-    whole = panel
-    panel, lowest = on_its_axes(panel)
-    labels, styles = _labels(panel), list(STYLES.values())
+    width, height = PAGE_SIZE
+    scaled, lowest = on_its_axes(panel)
+    labels = _labels(scaled)
     controls = list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "control"))
-    for curve, original in zip(panel.curves, whole.curves, strict=True):
-        dots: Any = [4] * len(curve.x) if len(curve.x) <= (FEW_POINTS if curve.role == "line" else 1) else []
-        shown: dict[str, Any] = {"showlegend": False}
-        if curve.role in ("line", "raw"):
-            look = _look(curve, groups, labels)
-            dash = styles[labels.index(curve.label) % len(styles)]
-            if curve.band:
-                low, high = zip(*curve.band)
-                figure.add_scatter(
-                    x=[*curve.x, *curve.x[::-1]],
-                    y=[*high, *low[::-1]],
-                    fill="toself",
-                    line_width=0,
-                    mode="lines",
-                    fillcolor=look.colour,
-                    opacity=0.15,
-                    hoverinfo="skip",
-                    legendgroup=curve.group,
-                    showlegend=False,
-                )
-            shown |= {
-                "line_color": look.colour,
-                "line_dash": dash,
-                "legendgroup": curve.group,
-                "marker_symbol": SYMBOLS[look.marker],
-                "marker_color": look.colour,
-            }
-            if curve.role == "raw":
-                shown |= {"line_width": 0.8, "opacity": 0.4}
-                if _ended(panel, curve):
-                    dots = [0] * (len(curve.x) - 1) + [6]
-            else:
-                shown["showlegend"] = len(labels) == 1 and not curve.group
-        elif curve.role == "control":
-            place = controls.index(curve.label)
-            shown |= {
-                "line_color": GREYS[place // len(DASHES) % len(GREYS)],
-                "line_width": 1,
-                "line_dash": list(DASHES.values())[place % len(DASHES)],
-                "showlegend": True,
-            }
-        else:
-            shown |= {"line_color": "#999", "line_width": 1}
-        name = for_plotly(", ".join(word for word in (curve.group, curve.label, curve.run) if word))
-        figure.add_scatter(
-            x=curve.x,
-            y=curve.y,
-            customdata=original.y,
-            name=name,
-            marker_size=dots,
-            marker_line_width=0,
-            mode="lines+markers" if dots else "lines",
-            hovertemplate=f"{name}<br>%{{x}}: %{{customdata:.4f}}<extra></extra>",
-            **shown,
-        )
-    for place, label in enumerate(labels if len(labels) > 1 else []):
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            name=for_plotly(label),
-            mode="lines",
-            line_color="#888",
-            line_dash=styles[place % len(styles)],
-        )
-    x_title = panel.x_title if lowest is None else f"{panel.x_title}\n{BELOW_ALL}"
-    figure.update_layout(
-        template="plotly_white",
-        height=340,
-        autosize=True,
-        xaxis_title=for_plotly(x_title),
-        yaxis_title=for_plotly(panel.y_title),
-        margin={"l": 50, "r": 15, "t": 15, "b": 45},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        # Above the plot: below it, several lines of a legend would lie on the title of the axis.
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-    )
-    if panel.log_x:
-        figure.update_xaxes(type="log")
-    elif _whole_steps(panel) and _span(panel) < FEWEST_STEPS:  # else plotly divides them
-        figure.update_xaxes(dtick=1)
-    if panel.log_y:
-        figure.update_yaxes(type="log")
-    bands = [y for curve in panel.curves for ends in curve.band or () for y in ends]
-    values = [y for y in (*bands, *(y for curve in panel.curves for y in curve.y)) if math.isfinite(y)]
-    if panel.shares:
-        figure.update_yaxes(range=_range_of_shares(panel))
-    elif values and not panel.log_y:  # else plotly begins the axis at a band's 0, half of whose line is then outside
-        figure.update_yaxes(range=_widened(*_padded(min(values), max(values))))
-    return figure
+    # Texts stay texts, in a size that does not depend on the font of the browser. Ids depend on contents alone.
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "statewise", "axes.edgecolor": "#8a8a8a", "figure.dpi": 72}
+    ):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        _draw(axes, scaled, groups or {"": Look(COLOURS[0])}, labels, controls)
+        if not scaled.log_y and not panel.shares:
+            axes.set_ylim(*_widened(*axes.get_ylim()))
+        axes.set_xlabel(fitted(panel.x_title + ("" if lowest is None else f"\n{BELOW_ALL}"), width * 0.85, 10))
+        axes.set_ylabel(fitted(panel.y_title, height * 0.8, 10))
+        keys = _keys(labels, controls)
+        for key in keys:
+            key.set_label(fitted(str(key.get_label()), width - HANDLE - 0.3, 10))
+        lines = sum(str(key.get_label()).count("\n") + 1.2 for key in keys)
+        figure.set_size_inches(width, height + LINE * lines)
+        if keys:
+            figure.legend(handles=keys, loc="outside upper left", frameon=False, fontsize=10)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # else places would change after the tooltips are placed
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    drawn = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
+    drawn = re.sub(r'^.*?<svg [^>]*?(viewBox="[^"]*")[^>]*>', r"<svg \1>", drawn, count=1, flags=re.DOTALL)
+    drawn = drawn.replace("<use xlink:href=", "<use href=")
+    name = html.escape(panel.title or panel.y_title)
+    head, tail = f'<svg class="panel" role="img" aria-label="{name}" ', "".join(_tips(axes, panel, scaled))
+    return f"{head}{drawn.removeprefix('<svg ').rstrip().removesuffix('</svg>')}{tail}</svg>"
+
+
+def _tips(axes: Any, panel: Panel, scaled: Panel) -> Iterator[str]:
+    """Invisible circles on the points of the curves, with names and values as tooltips; of points that are closer than
+    `TIPS_APART`, only the first has one."""
+    height = axes.figure.bbox.height
+    for curve, original in zip(scaled.curves, panel.curves, strict=True):
+        name = html.escape(", ".join(word for word in (curve.group, curve.label, curve.run) if word))
+        last = -math.inf
+        for x, y, value in zip(curve.x, curve.y, original.y, strict=True):
+            across, up = (float(at) for at in axes.transData.transform((x, y)))
+            if math.isfinite(up) and across - last >= TIPS_APART:
+                last = across
+                told = f"<title>{name}\n{x:,g}: {value:.4f}</title>"
+                yield f'<circle cx="{across:.1f}" cy="{height - up:.1f}" r="4">{told}</circle>'
 
 
 def _labels(panel: Panel) -> list[str]:
@@ -513,11 +468,6 @@ def _range_of_shares(panel: Panel) -> tuple[float, float]:
 
 def _whole_steps(panel: Panel) -> bool:
     return all(x == int(x) for curve in panel.curves for x in curve.x)
-
-
-def _span(panel: Panel) -> float:
-    every = [x for curve in panel.curves for x in curve.x]
-    return max(every) - min(every) if every else 0.0
 
 
 def _shown(count: int) -> set[int]:

@@ -27,11 +27,10 @@ from statewise.reporting.panels import (
     training_panels,
     verdicts,
 )
-from statewise.reporting.plots import CARRIED, MEANS, NO_GROUPS, interactive, panels_png
+from statewise.reporting.plots import CARRIED, MEANS, NO_GROUPS, SVG_STYLE, panel_svg, panels_png
 from statewise.reporting.tables import number
 from statewise.runtime import overwriting
 from statewise.runtime.durable import write_all
-from statewise.runtime.messages import to_install
 
 TEMPLATE = """{% set key %}{% if coloured and labels | length > 1 %}<p class="note">
 {% for label in labels %}<span class="key"><span class="swatch" style="background: {{ colours[loop.index0] }}"></span>
@@ -52,9 +51,6 @@ table.text .number { text-align: right; overflow-wrap: normal; } table.text td.n
 .key { display: inline-block; margin-right: 1.2em; }
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 1rem; }
 .curves > div { min-width: 0; overflow: hidden; }
-.js-plotly-plot .plotly .main-svg text { fill: var(--ink) !important; }
-.js-plotly-plot .plotly .gridlayer path, .js-plotly-plot .plotly .zerolinelayer path { stroke: var(--line) !important; }
-.js-plotly-plot .plotly .hoverlayer text { fill: #fff !important; }
 .graphs { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: .8rem; }
 figure { margin: 0; } .graphs figure { text-align: center; }
 .graphs svg { width: 100%; height: auto; max-width: 190px; }
@@ -139,8 +135,7 @@ has the sequence.</p>
 {% endfor %}</tbody></table></div>
 {% else %}<p class="note">Only the seed.</p>{% endif %}
 {% if drawings %}<script>{{ script | safe }}</script>{% endif %}
-<script>addEventListener("load", () => dispatchEvent(new Event("resize"))) // figures precede the full grid
-</script></body></html>
+</body></html>
 """
 
 COLOURS_NOTE = "Colours as in the results table."
@@ -152,42 +147,17 @@ LONG = 80
 """If the labels of groups are longer together, letters take their place as heads of columns."""
 
 
-def missing() -> str:
-    """Why `page` cannot be made: a sentence with the command that installs what it needs; empty: it can."""
-    try:
-        import jinja2  # noqa: F401
-        import plotly.io  # noqa: F401
-    except ImportError as error:
-        package = (error.name or "plotly").partition(".")[0]
-        return f"report.html needs {package}, which `{to_install('report')}` installs; the other files do not."
-    return ""
-
-
 def page(comparison: Comparison) -> str:
-    """The web page as HTML. Needs the packages of the extra `report`."""
+    """The web page as HTML."""
     import jinja2
-    import plotly.io
 
     looks = comparison.looks()
     labels = list(looks)
-    settings = {"displayModeBar": False, "responsive": True}
 
-    def figures(
-        panels: Sequence[Panel], with_library: bool, groups: Mapping[str, Look] = looks
-    ) -> list[tuple[str, str]]:
-        """Titles and figures. `with_library`: the first figure includes plotly's library for the whole page."""
-        return [
-            (
-                panel.title,
-                plotly.io.to_html(
-                    interactive(panel, groups),
-                    full_html=False,
-                    include_plotlyjs=with_library and not place,
-                    config=settings,
-                ),
-            )
-            for place, panel in enumerate(multiple for panel in panels for multiple in small_multiples(panel))
-        ]
+    def figures(panels: Sequence[Panel], groups: Mapping[str, Look] = looks) -> list[tuple[str, str]]:
+        """Titles and figures."""
+        multiples = [multiple for panel in panels for multiple in small_multiples(panel)]
+        return [(panel.title, panel_svg(panel, groups)) for panel in multiples]
 
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
@@ -205,7 +175,7 @@ def page(comparison: Comparison) -> str:
         labels=labels,
         task=members[0].recipe["task"]["name"],
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
-        style=STYLE + DRAWINGS_STYLE,
+        style=STYLE + DRAWINGS_STYLE + SVG_STYLE,
         finding=comparison.finding(),
         curves_note=" ".join(
             [
@@ -223,10 +193,10 @@ def page(comparison: Comparison) -> str:
         matches_header=matches_header,
         matches_rows=matches_rows,
         matches_notes=comparison.matches_notes(),
-        sweep=figures(swept, True, NO_GROUPS),
+        sweep=figures(swept, NO_GROUPS),
         sweep_over=swept[0].x_title if swept else "",
-        figures=figures(trained, not swept),
-        analyses=figures(analysed, False),
+        figures=figures(trained),
+        analyses=figures(analysed),
         verdicts=verdicts(comparison),
         without_mean=notes_without_mean([*trained, *analysed]),
         drawings=drawings_html(drawn) if drawn else "",
@@ -332,8 +302,7 @@ def claimed(folder: Path, overwrite: bool) -> AbstractContextManager[Path]:
 
 
 def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) -> list[Path]:
-    """Writes the report into `folder` and returns the paths; report.html is last, and left out where
-    `missing` says why.
+    """Writes the report into `folder` and returns the paths; report.html is last.
 
     An earlier report stays whole if this one cannot be written. Raises what `claimed` raises.
     """
@@ -348,7 +317,7 @@ def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) 
             "sweep.png": panels_png(swept) if swept else None,
             "analyses.png": panels_png(analysed, groups) if analysed else None,
             "drawings.png": drawings_png(drawn) if drawn else None,
-            "report.html": None if missing() else page(comparison).encode(),
+            "report.html": page(comparison).encode(),
         }
         files = {name: made for name, made in content.items() if made is not None}
         write_all({scratch / name: made for name, made in files.items()})

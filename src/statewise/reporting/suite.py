@@ -19,7 +19,7 @@ from statewise.reporting.statistics import out_of, significantly_different, summ
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
 from statewise.run import Run
 from statewise.runtime.json_files import ANYTHING, MEASURED, TEXT, Maybe, Shape, check, printable
-from statewise.runtime.messages import counted, to_install
+from statewise.runtime.messages import counted
 
 METRICS: Shape = {...: Maybe(MEASURED)}
 """Metrics in any report of a run."""
@@ -232,12 +232,14 @@ class SuiteReport:
         return printable(content) + "\n"
 
     def as_html(self) -> str:
-        """One self-contained page: a table of objectives by backbones for each recipe, then every run. Raises
-        `ValueError` if the extra `report` is not installed."""
+        """One self-contained page: a table of objectives by backbones for each recipe, then every run."""
+        import jinja2
+
         recipes = list(dict.fromkeys(run.recipe for run in self.runs))
         sections = [(recipe, self._tables(recipe)) for recipe in recipes]
         header, rows = self.runs_table()
-        return template().render(
+        template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)
+        return template.render(
             title=self.title,
             about=self.about,
             notes=self.notes(),
@@ -382,12 +384,3 @@ small { color: var(--soft); }
 {% if runs_note %}<p class="note">{{ runs_note }}</p>{% endif %}
 </body></html>
 """
-
-
-def template() -> Any:
-    """The template of the page. Raises `ValueError` if the extra `report` is not installed."""
-    try:
-        import jinja2
-    except ImportError:
-        raise ValueError(f"the page of a suite needs jinja2: {to_install('report')}") from None
-    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)

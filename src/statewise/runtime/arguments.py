@@ -90,6 +90,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
         """The options. Raises `ValueError` for an unknown one, with the near misses, and for an empty path."""
+        if _only_parsers:
+            raise _ParserMade(self)
         _flags.clear()
         _flags.update((each.dest, each.option_strings[-1]) for each in reversed(self._actions) if each.option_strings)
         arguments, rest = self.parse_known_args(words)
@@ -133,6 +135,27 @@ class Parser(argparse.ArgumentParser):
             flag = other.partition("=")[0]
             _flags.setdefault(flag.removeprefix("--").replace("-", "_"), flag)
         return options, others
+
+
+_only_parsers: list[bool] = []
+"""Not empty while `parser_of` looks for a parser."""
+
+
+class _ParserMade(BaseException):
+    """Carries the parser of a command to `parser_of`; no command catches it."""
+
+
+def parser_of(run: Callable[[list[str]], object]) -> Parser:
+    """The parser of a command, whose function `run` makes it before it does anything else; the command is not run."""
+    _only_parsers.append(True)
+    try:
+        run([])
+    except _ParserMade as made:
+        parser: Parser = made.args[0]
+        return parser
+    finally:
+        _only_parsers.pop()
+    raise AssertionError(f"{run} reads its words without a parser")
 
 
 def _number(kind: type[Number], holds: Callable[[Number], bool], bound: str) -> Callable[[str], Number]:

@@ -159,12 +159,12 @@ def to_install(extra: str) -> str:
 
     It names the packages themselves, so that it works for a wheel as for a checkout, and does not ask an index for
     statewise."""
-    words = " ".join(f'"{one}"' if re.search(r"[^\w.-]", one) else one for one in _packages(extra))
+    words = " ".join(f'"{one}"' if re.search(r"[^\w.-]", one) else one for one in packages_of(extra))
     python, here = sys.executable or "python", os.path.join(os.getcwd(), "")
     return f"{shlex.quote(python.removeprefix(here))} -m pip install " + (words or f'"statewise[{extra}]"')
 
 
-def _packages(extra: str) -> list[str]:
+def packages_of(extra: str) -> list[str]:
     """The requirements of an extra, of those extras that it includes, too; nothing where statewise is not installed."""
     try:
         every = metadata.requires("statewise") or []
@@ -176,7 +176,7 @@ def _packages(extra: str) -> list[str]:
         if re.search(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]", marker):
             included = re.fullmatch(r"statewise\[(.+)\]", name.strip())
             packages += (
-                [part for one in included[1].split(",") for part in _packages(one)] if included else [name.strip()]
+                [part for one in included[1].split(",") for part in packages_of(one)] if included else [name.strip()]
             )
     return list(dict.fromkeys(packages))
 

@@ -1,4 +1,4 @@
-"""Starts the processes of a run, by Lightning Fabric, and ends them together.
+"""Starts the processes of a run that has several, by Lightning Fabric, and ends them together.
 
 torchrun or srun may have started them already. Otherwise Fabric starts one for each device but the first, and watches
 over them from the first process: when one ends with an error, it kills all at once. None outlives the first, and the
@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from statewise.runtime.launchers import rank, started
-from statewise.runtime.messages import say
+from statewise.runtime.messages import say, to_install
 from statewise.runtime.system import end_with, outlive_parent
 from statewise.training.machine import choose_device, keep_freed_memory, refuse_missing
+from statewise.training.one_device import OneDevice
 from statewise.training.sharding import TIMEOUT, strategy
 
 if TYPE_CHECKING:
@@ -39,43 +40,48 @@ GRACE_SECONDS = 30
 """Time for a process that misses another to say so and to end by itself; with NCCL it may wait for the other."""
 
 
-def start(config: TrainerConfig, environment: Mapping[str, Any]) -> Fabric:
+def start(config: TrainerConfig, environment: Mapping[str, Any]) -> Fabric | OneDevice:
     """Starts the other processes of a run, or joins them, and sets up this one. `environment`: from `machine.describe`,
     or what the run keeps of it. Raises `ValueError` if this machine cannot train as configured."""
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-    from lightning_fabric.strategies.ddp import DDPStrategy
-
-    from statewise.training.srun import JobStep
-
     keep_freed_memory()
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # environment.json states the precision
     device = choose_device(config.device_of(environment))
     if device not in ("cpu", "cuda", "mps"):
         raise ValueError(f"training runs on the devices cpu, cuda and mps, not on {device}")
     refuse_missing(device, config.devices)
-    how: Any = "auto"
-    if config.processes > 1 and config.shard == "none":
-        how = DDPStrategy(timeout=TIMEOUT)
-    elif config.processes > 1:
-        how = strategy(config, device, environment["precision"])
+    if config.processes == 1:
+        devices: Fabric | OneDevice = OneDevice(device, environment["precision"])
+    else:
+        devices = _fabric(config, device, environment["precision"])
+        with starting():
+            devices.launch()
+        atexit.register(disband)  # threads of a process group that is alive at interpreter exit may abort the process
+    torch.set_num_threads(environment["threads"])
+    return devices
+
+
+def _fabric(config: TrainerConfig, device: str, precision: str) -> Fabric:
+    """Fabric for several processes. Raises `ValueError` if it is not installed."""
+    try:
+        from lightning_fabric import Fabric
+        from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+        from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+        from lightning_fabric.strategies.ddp import DDPStrategy
+    except ImportError:
+        raise ValueError(f"several devices need the extra `parallel`: {to_install('parallel')}") from None
+
+    from statewise.training.srun import JobStep
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # environment.json states the precision
     launcher = started()
     plugins = {"torchrun": TorchElasticEnvironment, "srun": JobStep}
-    fabric = Fabric(
+    return Fabric(
         plugins=[plugins[launcher.by]() if launcher else LightningEnvironment()],  # never what Fabric would guess
         accelerator=device,
         devices=config.devices,
         num_nodes=config.nodes,
-        strategy=how,
-        precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
+        strategy=DDPStrategy(timeout=TIMEOUT) if config.shard == "none" else strategy(config, device, precision),
+        precision="bf16-mixed" if precision == "bf16" else "32-true",
     )
-    with starting():
-        fabric.launch()
-    if config.processes > 1:  # threads of a process group that is alive at interpreter exit may abort the process
-        atexit.register(disband)
-    torch.set_num_threads(environment["threads"])
-    return fabric
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from statewise.objectives.base import Objective
     from statewise.run import Checkpoint, Record, Run
     from statewise.tasks.batches import Stream
+    from statewise.training.one_device import OneDevice
     from statewise.training.schedule import Schedule
 
 Made = TypeVar("Made")
@@ -169,7 +170,7 @@ class Trainer:
         schedule: Schedule,
         seed: int,
         headline: Headline,
-        fabric: Fabric,
+        fabric: Fabric | OneDevice,
         evaluate: Callable[[], dict[str, float]],
         listener: Listener,
         peak: float | None = None,
@@ -184,7 +185,8 @@ class Trainer:
         # loaded onto its parameters' device. Compiling and distributing happen only here; self.objective stays the
         # plain module, but if it is sharded, only the forward pass of the wrapped one may use its parameters.
         self.wrapped: Any = fabric.setup_module(objective, _reapply_compile=False)
-        self.optimizer: Any = fabric.setup_optimizers(make_optimizer(objective, config))
+        self.own_optimizer = make_optimizer(objective, config)
+        self.optimizer: Any = fabric.setup_optimizers(self.own_optimizer)
         self.across_rows = objective.backbones_across_rows()
         for backbone in self.across_rows.values():
             backbone.open_lanes(config.batch_size // fabric.world_size)
@@ -205,7 +207,7 @@ class Trainer:
         load_weights(checkpoint, self.objective)
         state = load_training(checkpoint)
         try:
-            load_state_by_name(self.optimizer.optimizer, self.objective, state["optimizer"])
+            load_state_by_name(self.own_optimizer, self.objective, state["optimizer"])
             self.progress = Progress(**check(state["progress"], PROGRESS, "progress"))
             for name, backbone in self.across_rows.items():
                 if name not in (state.get("lanes") or {}):
@@ -466,7 +468,7 @@ class Trainer:
             name: {key: self._all_lanes(kept) for key, kept in backbone.kept_lanes().items()}
             for name, backbone in self.across_rows.items()
         }
-        step, optimizer = self.progress.step, state_by_name(self.optimizer.optimizer, self.objective)
+        step, optimizer = self.progress.step, state_by_name(self.own_optimizer, self.objective)
         training = {"optimizer": optimizer, "progress": vars(self.progress), **({"lanes": lanes} if lanes else {})}
         if self.sharded:
             save_sharded(self.run, step, self.objective, training, self.agreement)
