@@ -23,14 +23,19 @@ from statewise.deploy.serving.served import Served
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.overwriting import claimed_file
 
-SCRIPTS = ("core.js", "parts.js", "app.js")
-"""Scripts in their order; views come between the second and the last."""
+SCRIPTS = ("core.js", "parts.js", "tour.js", "app.js")
+"""Scripts in their order; views come before the last."""
 MARK = "<!-- the playground of statewise -->"
 """A mark in each page that statewise writes, by which it is recognised."""
 
 
 def page(recorded: dict[str, Any] | None = None) -> bytes:
-    """The page; `recorded`: what it shows without a server."""
+    """The page; `recorded`: what it shows without a server, as JSON values.
+
+    This is a group of models of one task, as made by `record`; or `groups`, a list of these, each with a `name` and a
+    sentence `about` it, which the page shows one at a time. `live` is the index of the group whose models the page's
+    own server answers for: its traces are shown until that has answered. None: all is asked of the server.
+    """
     script, style = _script(), _file("style.css")
     data = "null" if recorded is None else json.dumps(recorded, separators=(",", ":"), allow_nan=False)
     # In a script element only `<` could end it or begin a comment.
@@ -39,7 +44,9 @@ def page(recorded: dict[str, Any] | None = None) -> bytes:
         "script": script,
         "recorded": data.replace("<", "\\u003c"),
         "mark": MARK,
-        "policy": "" if recorded is None else f'<meta http-equiv="Content-Security-Policy" content="{_rules("")}">',
+        "policy": ""
+        if recorded is None or "live" in recorded
+        else f'<meta http-equiv="Content-Security-Policy" content="{_rules("")}">',
     }
     pieces = re.split(r"\{\{ (\w+) \}\}", _file("index.html"))
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
@@ -91,17 +98,12 @@ def claimed(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
     return claimed_file(path, overwrite, "`export`", check)
 
 
-def same_task(models: Sequence[Served]) -> None:
-    """Raises `ValueError` unless all models read the same sequences, so that they can be shown side by side."""
-    first, *others = models
-    for other in others:
-        if Observer(other).sequences != Observer(first).sequences:
-            mine, theirs = (one.model.recipe.task.name for one in (first, other))
-            what = f"{theirs} and {mine}" if mine != theirs else f"{mine} with other symbols"
-            raise ValueError(
-                f"{other.name} and {first.name} cannot be shown side by side: their tasks are {what}. Give runs of one "
-                "task"
-            )
+def by_task(models: Sequence[Served]) -> list[list[Served]]:
+    """Models that read the same sequences together, so that they can be shown side by side, in the order given."""
+    groups: dict[str, list[Served]] = {}
+    for served in models:
+        groups.setdefault(Observer(served).sequences, []).append(served)
+    return list(groups.values())
 
 
 def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
@@ -132,12 +134,12 @@ def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
 
 
 def export(models: Sequence[Served], path: Path, num: int, seed: int, *, overwrite: bool = False) -> int:
-    """Writes `record` as a page to a file. Returns the number of prompts, which is less than `num` where fewer are held
-    out. Raises what `claimed` raises."""
+    """Writes `record` of each group of `by_task` as a page to a file. Returns the number of prompts of the group that
+    has fewest, which is less than `num` where fewer are held out. Raises what `claimed` raises."""
     with claimed(path, overwrite) as scratch:
-        recorded = record(models, num, seed)
-        write_atomically(scratch, page(recorded))
-    return len(recorded["recordings"])
+        groups = [{"name": of[0].model.recipe.task.name, **record(of, num, seed)} for of in by_task(models)]
+        write_atomically(scratch, page({"groups": groups}))
+    return min(len(group["recordings"]) for group in groups)
 
 
 def _traced(observer: Observer, wanted: TraceRequest) -> Trace:
