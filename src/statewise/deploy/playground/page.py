@@ -106,14 +106,14 @@ def by_task(models: Sequence[Served]) -> list[list[Served]]:
     return list(groups.values())
 
 
-def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
+def record(models: Sequence[Served], num: int, seed: int, *, first: bool = False) -> dict[str, Any]:
     """Descriptions of the models, and traces of `num` held-out prompts, drawn with `seed` from those that all models
-    can read: JSON values for `page`. Raises `ValueError` if they can read none."""
+    can read, or the `first` ones: JSON values for `page`. Raises `ValueError` if they can read none."""
     with torch.inference_mode():
         observers = [Observer(served) for served in models]
-        first, context = observers[0], min(served.context for served in models)
-        drawn = np.random.default_rng(seed).permutation(len(first)).tolist()
-        rows = sorted([row for row in drawn if first.prompt_length(row) <= context][:num])
+        one, context = observers[0], min(served.context for served in models)
+        drawn = range(len(one)) if first else np.random.default_rng(seed).permutation(len(one)).tolist()
+        rows = sorted([row for row in drawn if one.prompt_length(row) <= context][:num])
         if not rows:
             raise ValueError(
                 f"no held-out prompt of {models[0].name} fits the shortest context of these runs, {context} tokens: "
@@ -121,15 +121,15 @@ def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
             )
         recordings = []
         for row in rows:
-            prompt = first.held_out(row)
-            limit = min(first.limit(row), context - len(prompt))
-            wanted = TraceRequest(prompt, limit=limit, temperature=first.temperature, seed=seed)
-            traces = {one.served.name: _traced(one, wanted).as_json() for one in observers}
-            recordings.append({"prompt": first.task.decode(wanted.prompt), "traces": traces})
+            prompt = one.held_out(row)
+            limit = min(one.limit(row), context - len(prompt))
+            wanted = TraceRequest(prompt, limit=limit, temperature=one.temperature, seed=seed)
+            traces = {observer.served.name: _traced(observer, wanted).as_json() for observer in observers}
+            recordings.append({"prompt": one.task.decode(wanted.prompt), "traces": traces})
         described = []
-        for one in observers:
-            with one.served.computing():
-                described.append({**one.description(), "examples": []})
+        for observer in observers:
+            with observer.served.computing():
+                described.append({**observer.description(), "examples": []})
         return {"models": described, "recordings": recordings}
 
 

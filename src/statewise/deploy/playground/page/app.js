@@ -108,7 +108,18 @@ function opening(traces) {
     const apart = Math.max(...places.flatMap((one, index) => places.slice(index + 1).map((other) => variation(one.next, other.next))));
     if (apart > most) [best, most] = [step, apart];
   }
-  return [best, most];
+  return best === usual && traces.length > 1 ? [beliefsApart(traces, last) ?? usual, most] : [best, most];
+}
+
+// The step where the beliefs read off the models differ most in their distance from the exact ones; null: none is known.
+function beliefsApart(traces, last) {
+  const gap = ({ true_at: exact, read_at: read }) => exact && read ? Math.max(...exact.map((point, index) => Math.hypot(point[0] - read[index][0], point[1] - read[index][1]))) : NaN;
+  let best = null, most = 0.1;
+  for (let step = 1; step <= last; step++) {
+    const gaps = traces.map((found) => gap(found.places[step - 1])), apart = Math.max(...gaps) - Math.min(...gaps);
+    if (apart > most) [best, most] = [step, apart];
+  }
+  return best;
 }
 
 // What a panel may ask for

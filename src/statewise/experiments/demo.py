@@ -1,0 +1,64 @@
+"""Trains the three models of `statewise demo`, and compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from statewise.experiments.compare import compare
+from statewise.experiments.jobs import Job, run_jobs, statewise
+from statewise.reporting.comparison import Comparison
+from statewise.run import Run
+from statewise.runtime.system import cores
+
+RECIPE = ("path-star-demo", "--trainer.threads", "1")
+"""The recipe of all three models, with the changes that make them small."""
+OBJECTIVES = {
+    "belief-state": ("--objective", "belief_state", "--objective.pairs", "answer"),
+    "next-token": (),
+    "next-latent": ("--objective", "next_latent", "--objective.horizon", "2"),
+}
+"""The flags of each model, by its name: the one that takes longest first."""
+SEED = 1
+"""The seed of the models that the package ships."""
+
+
+def words(name: str, seed: int, out: Path) -> list[str]:
+    """The words of the command that trains a model into the directory `out`."""
+    return ["train", *RECIPE, *OBJECTIVES[name], "--seed", str(seed), "--out", str(out), "--overwrite"]
+
+
+def train(folder: Path, seed: int, shown: Callable[[str, int, int], None]) -> Comparison | int:
+    """Trains the models into `folder`, two processes side by side where there are two cores, and writes the comparison
+    into `folder/report`.
+
+    `shown`: is called with the name of a model, its step and the number of its steps. Returns the comparison, or the
+    signal that stopped the processes. Raises `ValueError` if a model could not be trained.
+    """
+    failed: list[Job] = []
+
+    def looked_at(job: Job) -> None:
+        run = Run(folder / job.name)
+        records = run.metrics() if run.exists() else []
+        steps = int(run.environment().get("steps", 0)) if records else 0
+        step = max((int(record["step"]) for record in records), default=0)
+        shown(job.name, steps if run.end(records) is not None and records else step, steps)
+
+    jobs = [
+        Job(name, {"train": statewise(*words(name, seed, folder / name))}, folder / f"{name}.log")
+        for name in OBJECTIVES
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    received = run_jobs(
+        jobs,
+        min(2, cores()),
+        started=lambda job: None,
+        looked_at=looked_at,
+        ended=lambda job, code: failed.append(job) if code else None,
+    )
+    if received is not None:
+        return received
+    if failed:
+        raise ValueError(f"{failed[0].name} could not be trained: {failed[0].log} says why")
+    order = ("next-token", "next-latent", "belief-state")
+    return compare([folder / name for name in order], folder / "report", overwrite=True)

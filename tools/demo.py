@@ -1,0 +1,105 @@
+"""Makes what `statewise demo` ships: python tools/demo.py [FOLDER]
+
+Trains into FOLDER (default: runs/shipped) what is not finished there, keeps the three models with weights in bfloat16,
+and records traces of all. About half an hour on two cores.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from statewise.deploy.playground import demo as shipped
+from statewise.deploy.playground.page import record
+from statewise.deploy.serving.served import Served
+from statewise.experiments import demo
+from statewise.model.model import load_model
+from statewise.run import Run
+from statewise.training.checkpoint import save
+
+BELIEFS = {
+    f"{process}-{name}": [f"hmm-{process}", "--task.length", "24", "--trainer.steps", "3000", *flags]
+    for process in ("rrxor", "mess3")
+    for name, flags in (
+        ("next-token", []),
+        ("next-latent", ["--objective", "next_latent", "--objective.horizon", "4"]),
+    )
+}
+"""The recipes of docs/results/beliefs.md."""
+PROMPTS, SEQUENCES = 6, 3
+
+
+def trained(folder: Path, words: list[str]) -> Path:
+    """The finished run in `folder`."""
+    if not (Run(folder).exists() and Run(folder).complete()):
+        subprocess.run([sys.executable, "-m", "statewise", *words, "--out", str(folder)], check=True)
+    return folder
+
+
+def keep(folder: Path, name: str) -> Path:
+    """Writes a run with the best weights of another in bfloat16, and its metrics; returns its directory."""
+    run, out = Run.open(folder), shipped.folder() / name
+    shutil.rmtree(out, ignore_errors=True)
+    best = run.find_checkpoint("best")
+    kept = Run.create(out, run.recipe(), run.task_files(), run.environment(), run.data_identity(), overwrite=False)
+    with kept.lock():
+        save(kept, best.step, {key: one.to(torch.bfloat16) for key, one in load_file(best.weights).items()}, {})
+        for one in run.metrics():
+            if one["kind"] != "train":
+                kept.log(one)
+    (out / ".lock").unlink(missing_ok=True)
+    return out
+
+
+def star(folder: Path) -> dict:
+    for name in shipped.MODELS:
+        words = [*demo.words(name, demo.SEED, folder)[:-3]]
+        keep(trained(folder / name, words), name)
+    models = [Served(name, load_model(run, device="cpu")) for name, run in shipped.runs().items()]
+    group = record(models, PROMPTS, 0, first=True)
+    about = (
+        "Star graphs: which arm leads to the goal? Three models of one size, trained on the same graphs "
+        f"(seed {demo.SEED})."
+    )
+    return {"name": "Star graph", "about": about, **group}
+
+
+def simplex(folder: Path) -> dict:
+    """RRXOR beside Mess3: an untrained model holds the belief of the second one only."""
+    groups = []
+    for process, title in (("rrxor", "RRXOR"), ("mess3", "Mess3")):
+        models = []
+        for name, checkpoint in (("untrained", "0"), ("next-token", "best"), ("next-latent", "best")):
+            if process == "mess3" and name == "next-latent":
+                continue
+            key = f"{process}-{'next-token' if name == 'untrained' else name}"
+            run = trained(folder / key, ["train", *BELIEFS[key], "--seed", "1", "--trainer.threads", "1"])
+            models.append(Served(f"{title}, {name}", load_model(run, checkpoint, "cpu")))
+        groups.append(record(models, SEQUENCES, 0, first=True))
+    first, second = groups
+    recordings = [
+        {"prompt": f"sequence {place + 1} of each process", "traces": {**one["traces"], **other["traces"]}}
+        for place, (one, other) in enumerate(zip(first["recordings"], second["recordings"]))
+    ]
+    about = (
+        "Two hidden processes. In Mess3 even an untrained model holds the belief, since the last symbols nearly give "
+        "it; RRXOR needs training, and next-latent prediction holds it best."
+    )
+    return {"name": "Beliefs", "about": about, "models": [*first["models"], *second["models"]], "recordings": recordings}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/shipped")
+    groups = [star(folder), simplex(folder)]
+    content = json.dumps({"groups": groups}, separators=(",", ":"), allow_nan=False)
+    (shipped.folder() / "recorded.json").write_text(content + "\n")
+    size = sum(path.stat().st_size for path in shipped.folder().rglob("*") if path.is_file())
+    print(f"{size / 1e6:.2f} MB in {shipped.folder()}")
+
+
+if __name__ == "__main__":
+    main()
