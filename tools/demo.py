@@ -1,9 +1,10 @@
 """Makes what `statewise demo` ships: python tools/demo.py [FOLDER]
 
-Trains into FOLDER (default: runs/shipped) what is not finished there, keeps the three models with weights in bfloat16,
+Trains into FOLDER (default: runs/shipped) what is not finished there, keeps the three models with weights in float8,
 and records traces of all. About half an hour on two cores.
 """
 
+import gzip
 import json
 import shutil
 import subprocess
@@ -31,6 +32,18 @@ BELIEFS = {
 }
 """The recipes of docs/results/beliefs.md."""
 PROMPTS, SEQUENCES = 6, 3
+DOTS = 400
+"""Held-out states in each picture: fewer than on a server, for a small file."""
+
+
+def fewer(group: dict) -> dict:
+    """The group with at most `DOTS` points on each plane of states."""
+    for model in group["models"]:
+        every = -(-len(model["plane"]["points"]) // DOTS) or 1
+        for name in ("points", "labels", "colours"):
+            if model["plane"][name]:
+                model["plane"][name] = model["plane"][name][::every]
+    return group
 
 
 def trained(folder: Path, words: list[str]) -> Path:
@@ -41,13 +54,13 @@ def trained(folder: Path, words: list[str]) -> Path:
 
 
 def keep(folder: Path, name: str) -> Path:
-    """Writes a run with the best weights of another in bfloat16, and its metrics; returns its directory."""
+    """Writes a run with the best weights of another in float8, and its metrics; returns its directory."""
     run, out = Run.open(folder), shipped.folder() / name
     shutil.rmtree(out, ignore_errors=True)
     best = run.find_checkpoint("best")
     kept = Run.create(out, run.recipe(), run.task_files(), run.environment(), run.data_identity(), overwrite=False)
     with kept.lock():
-        save(kept, best.step, {key: one.to(torch.bfloat16) for key, one in load_file(best.weights).items()}, {})
+        save(kept, best.step, {key: one.to(torch.float8_e4m3fn) for key, one in load_file(best.weights).items()}, {})
         for one in run.metrics():
             if one["kind"] != "train":
                 kept.log(one)
@@ -57,8 +70,7 @@ def keep(folder: Path, name: str) -> Path:
 
 def star(folder: Path) -> dict:
     for name in shipped.MODELS:
-        words = [*demo.words(name, demo.SEED, folder)[:-3]]
-        keep(trained(folder / name, words), name)
+        keep(trained(folder / name, demo.words(name, demo.SEED)), name)
     models = [Served(name, load_model(run, device="cpu")) for name, run in shipped.runs().items()]
     group = record(models, PROMPTS, 0, first=True)
     about = (
@@ -94,9 +106,9 @@ def simplex(folder: Path) -> dict:
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/shipped")
-    groups = [star(folder), simplex(folder)]
+    groups = [fewer(star(folder)), fewer(simplex(folder))]
     content = json.dumps({"groups": groups}, separators=(",", ":"), allow_nan=False)
-    (shipped.folder() / "recorded.json").write_text(content + "\n")
+    (shipped.folder() / shipped.RECORDED).write_bytes(gzip.compress(content.encode(), mtime=0))
     size = sum(path.stat().st_size for path in shipped.folder().rglob("*") if path.is_file())
     print(f"{size / 1e6:.2f} MB in {shipped.folder()}")
 

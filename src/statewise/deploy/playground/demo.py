@@ -1,18 +1,21 @@
 """What `statewise demo` shows: small models that the package ships, and recorded traces of these and of others.
 
-`shipped/` holds a run directory for each model, and `recorded.json`, the groups of `page`; `tools/demo.py` makes both.
+`shipped/` holds a run directory for each model, and `recorded.json.gz`, the groups of `page`; `tools/demo.py` makes both.
+Weights are in float8 (e4m3), so that the package stays small; they are computed with as those of any run.
 """
 
 from __future__ import annotations
 
+import gzip
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from statewise.runtime.json_files import ANYTHING, read_json
+from statewise.runtime.json_files import ANYTHING, parse_json
 
 MODELS = ("next-token", "next-latent", "belief-state")
 """Names of the models and of their run directories."""
+RECORDED = "recorded.json.gz"
 LIVE = 0
 """The recorded group of these models, for which a server answers once it has loaded them."""
 
@@ -29,5 +32,6 @@ def runs() -> dict[str, str]:
 
 def recorded() -> dict[str, Any]:
     """The recorded groups, `groups` of `statewise.deploy.playground.page.page`."""
-    content: dict[str, Any] = read_json(folder() / "recorded.json", {"groups": [ANYTHING]})
+    path = folder() / RECORDED
+    content: dict[str, Any] = parse_json(gzip.decompress(path.read_bytes()), {"groups": [ANYTHING]}, str(path))
     return content
