@@ -31,18 +31,18 @@ BELIEFS = {
     )
 }
 """The recipes of docs/results/beliefs.md."""
-PROMPTS, SEQUENCES = 6, 3
-DOTS = 400
-"""Held-out states in each picture: fewer than on a server, for a small file."""
+PROMPTS, SEQUENCES = 4, 2
+DOTS = 240
+"""Held-out states and beliefs in each picture: fewer than on a server, for a small file."""
 
 
 def fewer(group: dict) -> dict:
-    """The group with at most `DOTS` points on each plane of states."""
-    for model in group["models"]:
-        every = -(-len(model["plane"]["points"]) // DOTS) or 1
-        for name in ("points", "labels", "colours"):
-            if model["plane"][name]:
-                model["plane"][name] = model["plane"][name][::every]
+    """The group with at most `DOTS` points on each plane."""
+    for plane in (plane for model in group["models"] for plane in (model["plane"], *model["planes"])):
+        every = -(-len(plane["points"]) // DOTS) or 1
+        for name in {"points", "labels", "colours"} & plane.keys():
+            if plane[name]:
+                plane[name] = plane[name][::every]
     return group
 
 
