@@ -31,8 +31,8 @@ BELIEFS = {
     )
 }
 """The recipes of docs/results/beliefs.md."""
-PROMPTS, SEQUENCES = 4, 2
-DOTS = 240
+PROMPTS, SEQUENCES = 3, 2
+DOTS = 150
 """Held-out states and beliefs in each picture: fewer than on a server, for a small file."""
 
 
