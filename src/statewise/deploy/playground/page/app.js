@@ -259,7 +259,8 @@ function offer() {
   byId("examples").replaceChildren(...prompts.map((text, index) => el("option", { value: index }, `${index + 1}. ${shortened(visible(text))}`)));
   byId("about").textContent = page.group.about ?? `Task ${model.task}`;
   byId("source").textContent = live() ? "" : page.waits === page.group ? "Recorded traces, until the server has loaded the models."
-    : "Recorded traces of held-out prompts. With a server, prompts can be typed and tokens chosen.";
+    : `Recorded traces of held-out prompts.${recorded.live === undefined ? " With a server, prompts can be typed and tokens chosen." : ""}`;
+  byId("own").hidden = !live();
   byId("temperature").value = model.temperature;
   for (const field of document.querySelectorAll(".live")) field.hidden = !live();
   byId("goal-field").hidden = !live() || !page.models.some((one) => one.goal);
@@ -382,6 +383,7 @@ byId("previous").addEventListener("click", () => step(-1));
 byId("next").addEventListener("click", () => step(1));
 byId("play").addEventListener("click", play);
 for (const choice of document.querySelectorAll("#mode input")) choice.addEventListener("change", render);
+byId("own").addEventListener("click", () => byId("own").setAttribute("aria-expanded", String(byId("ask").classList.toggle("own"))));
 byId("form").addEventListener("click", () => {
   const whole = byId("panels").classList.toggle("whole");
   byId("form").setAttribute("aria-pressed", String(whole));

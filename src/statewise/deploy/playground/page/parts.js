@@ -68,12 +68,12 @@ function stateRows(panel) {
     const certain = names.find((index) => truth.get(index) > 0.5), likely = names.sort((a, b) => (read.get(b) ?? 0) - (read.get(a) ?? 0)).slice(0, 4);
     names = certain === undefined || likely.includes(certain) ? likely : [...likely, certain];
   }
-  const width = (value) => Math.max(0, Math.min(1, value ?? 0)).toFixed(3);
+  const share = (value) => (value ?? 0).toFixed(2).replace("-0.00", "0.00"), width = (value) => Math.max(0, Math.min(1, value ?? 0)).toFixed(3);
   const rows = names.map((index) => el("tr", {},
     el("th", { scope: "row" }, el("span", { class: "name" }, model.states[index])),
     el("td", {}, el("div", { class: "bar thin true", "--w": width(truth.get(index)) }, el("i")),
       place.read ? el("div", { class: "bar thin", "--w": width(read.get(index)) }, el("i")) : null),
-    el("td", { class: "value" }, `${place.read ? `${(read.get(index) ?? 0).toFixed(2)} / ` : ""}${(truth.get(index) ?? 0).toFixed(2)}`)));
+    el("td", { class: "value" }, `${place.read ? `${share(read.get(index))} / ` : ""}${share(truth.get(index))}`)));
   const quality = model.reading ? `${model.reading.measure === "R2" ? "R²" : model.reading.measure} ${model.reading.quality.toFixed(2)} on other sequences` : "";
   return el("section", { class: "part state" }, heading,
     el("table", { class: "next" }, el("tbody", {}, rows)),
