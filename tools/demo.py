@@ -25,10 +25,7 @@ from statewise.training.checkpoint import save
 BELIEFS = {
     f"{process}-{name}": [f"hmm-{process}", "--task.length", "24", "--trainer.steps", "3000", *flags]
     for process in ("rrxor", "mess3")
-    for name, flags in (
-        ("next-token", []),
-        ("next-latent", ["--objective", "next_latent", "--objective.horizon", "4"]),
-    )
+    for name, flags in (("next-token", []), ("next-latent", ["--objective", "next_latent", "--objective.horizon", "4"]))
 }
 """The recipes of docs/results/beliefs.md."""
 PROMPTS, SEQUENCES = 3, 2
@@ -69,6 +66,7 @@ def keep(folder: Path, name: str) -> Path:
 
 
 def star(folder: Path) -> dict:
+    """The three models of the demo, side by side."""
     for name in shipped.MODELS:
         keep(trained(folder / name, demo.words(name, demo.SEED)), name)
     models = [Served(name, load_model(run, device="cpu")) for name, run in shipped.runs().items()]
@@ -101,10 +99,16 @@ def simplex(folder: Path) -> dict:
         "Two hidden processes. In Mess3 even an untrained model holds the belief, since the last symbols nearly give "
         "it; RRXOR needs training, and next-latent prediction holds it best."
     )
-    return {"name": "Beliefs", "about": about, "models": [*first["models"], *second["models"]], "recordings": recordings}
+    return {
+        "name": "Beliefs",
+        "about": about,
+        "models": [*first["models"], *second["models"]],
+        "recordings": recordings,
+    }
 
 
 def main() -> None:
+    """Makes everything, and says how large it is."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/shipped")
     groups = [fewer(star(folder)), fewer(simplex(folder))]
     content = json.dumps({"groups": groups}, separators=(",", ":"), allow_nan=False)

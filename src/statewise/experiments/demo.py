@@ -20,8 +20,8 @@ OBJECTIVES = {
 }
 """The flags of each model, by its name: the one that takes longest first."""
 SEED = 5
-"""The seed of the models that the package ships: one of the two of five with which the Belief State Transformer solves the
-graph within the recipe's steps (docs/results/demo.md)."""
+"""The seed of the models that the package ships: one of the two of five with which the Belief State Transformer solves
+the graph within the recipe's steps (docs/results/demo.md)."""
 
 
 def words(name: str, seed: int) -> list[str]:

@@ -10,7 +10,9 @@ from statewise.run import Run
 MOST = 1.5e6
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [("next-token", 0.28, 0.39), ("next-latent", 0.99, 1), ("belief-state", 0.99, 1)])
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("next-token", 0.28, 0.39), ("next-latent", 0.99, 1), ("belief-state", 0.99, 1)]
+)
 def test_shipped_models_load_and_are_at_chance_or_solve_the_branch(name, least, most):
     model = load_model(demo.runs()[name], device="cpu")
     found = model.evaluate(num=500, details=False).metrics["branch_accuracy"]

@@ -1,7 +1,7 @@
 """What `statewise demo` shows: small models that the package ships, and recorded traces of these and of others.
 
-`shipped/` holds a run directory for each model, and `recorded.json.gz`, the groups of `page`; `tools/demo.py` makes both.
-Weights are in float8 (e4m3), so that the package stays small; they are computed with as those of any run.
+`shipped/` holds a run directory for each model, and `recorded.json.gz`, the groups of `page`; `tools/demo.py` makes
+both. Weights are stored in float8 (e4m3), so that the package stays small, and loaded as those of any run.
 """
 
 from __future__ import annotations
