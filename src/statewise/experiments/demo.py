@@ -8,7 +8,7 @@ from pathlib import Path
 from statewise.experiments.compare import compare
 from statewise.experiments.jobs import Job, run_jobs, statewise
 from statewise.reporting.comparison import Comparison
-from statewise.run import Run
+from statewise.run import CONFIG, Run
 from statewise.runtime.system import cores
 
 RECIPE = ("path-star-demo", "--trainer.threads", "1")
@@ -41,9 +41,15 @@ def train(folder: Path, seed: int, shown: Callable[[str, int, int], None]) -> Co
     def log(name: str) -> Path:
         return folder / f"{name}.log"
 
+    def made(name: str) -> int | None:
+        path = folder / name / CONFIG
+        return path.stat().st_mtime_ns if path.exists() else None
+
+    before = {name: made(name) for name in OBJECTIVES}
+
     def looked_at(job: Job) -> None:
-        run = Run(folder / job.name)
-        records = run.metrics() if run.exists() else []
+        run, now = Run(folder / job.name), made(job.name)
+        records = [] if now is None or now == before[job.name] else run.metrics()  # else those of an earlier training
         steps = int(run.environment().get("steps", 0)) if records else 0
         step = max((int(record["step"]) for record in records), default=0)
         shown(job.name, steps if run.end(records) is not None and records else step, steps)
