@@ -37,8 +37,13 @@ def test_the_best_is_the_best_by_the_headlines_direction(tmp_path, higher, best,
         for name, value in (("low", 0.25), ("middle", 0.5), ("high", 0.75))
         for seed in (1, 2)
     ]
-    cells, what = section(SuiteReport("t", "", runs, {}))
+    report = SuiteReport("t", "", runs, {})
+    cells, what = section(report)
     assert [name for name, cell in cells.items() if cell["best"]] == [best]
+    (finding,) = report.findings().values()
+    assert finding.startswith(f"{best} has the {'highest' if higher else 'lowest'} score")
+    page = report.as_html()
+    assert page.index(finding[:20]) < page.index("<table")
     assert words in what
     assert "bold" in what
     first = [cell["dots"].split('cx="')[1].split('"')[0] for cell in cells.values()]

@@ -1,5 +1,5 @@
-"""Checks a folder of HTML pages: links, anchors and pictures lead somewhere, pictures have a text, and nothing is loaded
-from another host."""
+"""Checks a folder of HTML pages: links, anchors and pictures lead somewhere, pictures have a text, and nothing is
+loaded from another host."""
 
 from __future__ import annotations
 

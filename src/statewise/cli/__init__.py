@@ -24,6 +24,7 @@ from statewise.runtime.arguments import with_flags
 from statewise.runtime.messages import escaped, in_words, say
 
 COMMANDS = {
+    "demo": "show three small trained models in the browser at once, or train them",
     "list": "name all tasks, objectives, backbones, decoders, analyses and recipes",
     "data": "prepare data: token shards from text, street maps",
     "inspect": "say what a file of yours is, and how to train on it",

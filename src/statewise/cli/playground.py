@@ -8,13 +8,14 @@ from statewise.cli.served import models_of, names_of, server_module, start
 from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import say
 
-DESCRIPTION = """Shows runs of one task token by token: what each model predicts and holds, beside what is true.
+DESCRIPTION = """Shows runs token by token: what each model predicts and holds, beside what is true.
 
   statewise playground runs/demo/next-token runs/demo/next-latent
   statewise playground runs/city --export page.html
 
 It starts the server of `statewise serve` and opens its page in the browser. With --export it writes the page as one
-file with recorded traces of held-out prompts, which needs no server."""
+file with recorded traces of held-out prompts, which needs no server. Runs of one task stand side by side, those of
+different tasks on tabs."""
 
 
 def run(words: list[str]) -> int:
@@ -45,18 +46,16 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
     path = None if options.export is None else Path(options.export)
 
-    from statewise.deploy.playground.page import claimed, export, same_task
+    from statewise.deploy.playground.page import claimed, export
 
     if path is not None:
         with claimed(path, options.overwrite):
             models = models_of(named, options.checkpoint, options.device)
-            same_task(models)
             written = export(models, path, options.examples, options.seed, overwrite=options.overwrite)
         fewer = f"; only {written:,} prompts are held out" if written < options.examples else ""
         say(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB){fewer}")
         return 0
     models = models_of(named, options.checkpoint, options.device)
-    same_task(models)
     server = server_module()
     from statewise.deploy.serving.settings import ServerSettings
 

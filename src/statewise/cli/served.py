@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,17 @@ def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Serve
     return [Served(name, load_model(run, checkpoint, device)) for name, run in named.items()]
 
 
-def start(models: Sequence[Served], settings: ServerSettings, bound: socket.socket, *, show: bool) -> int:
-    """Serves models and the playground at a bound socket until a signal; `show`: opens the browser. Returns the exit
-    code."""
+def start(
+    models: Sequence[Served],
+    settings: ServerSettings,
+    bound: socket.socket,
+    *,
+    show: bool,
+    recorded: dict[str, Any] | None = None,
+    after: Callable[[], None] = lambda: None,
+) -> int:
+    """Serves models and the playground at a bound socket until a signal; `show`: opens the browser. `recorded` is what
+    the page also holds; `after` is called once the address is said. Returns the exit code."""
     from statewise.deploy.playground.routes import OPEN_PATHS, routes
 
     host, port = bound.getsockname()[:2]
@@ -36,12 +44,15 @@ def start(models: Sequence[Served], settings: ServerSettings, bound: socket.sock
     def announce(line: str) -> None:
         say(line, f"the playground is at {url}", sep="\n", flush=True)
         if show:
-            threading.Thread(target=_open, args=(url,), daemon=True).start()
+            threading.Thread(target=opened, args=(url,), daemon=True).start()
+        after()
 
-    return server_module().run(models, settings, bound, announce, routes=routes(models), open_paths=OPEN_PATHS)
+    shown = routes(models, recorded)
+    return server_module().run(models, settings, bound, announce, routes=shown, open_paths=OPEN_PATHS)
 
 
-def _open(url: str) -> None:
+def opened(url: str) -> None:
+    """Opens an address in the browser, or says that there is none."""
     if not webbrowser.open(url):
         say(f"there is no browser to open: open {url} yourself", flush=True)
 

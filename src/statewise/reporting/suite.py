@@ -13,6 +13,7 @@ from statistics import mean
 from typing import Any, Literal
 
 from statewise.data_types import Headline
+from statewise.reporting.comparison import Ranked, finding
 from statewise.reporting.figures import STYLE
 from statewise.reporting.members import read_evaluation
 from statewise.reporting.statistics import out_of, significantly_different, summarise
@@ -241,6 +242,7 @@ class SuiteReport:
         template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)
         return template.render(
             title=self.title,
+            findings=self.findings(),
             about=self.about,
             notes=self.notes(),
             sections=sections,
@@ -249,6 +251,29 @@ class SuiteReport:
             runs_note=self._runs_note(),
             style=STYLE,
         )
+
+    def findings(self) -> dict[str, str]:
+        """The result by the headline metric in one sentence, by recipe: `statewise.reporting.comparison.finding` over
+        all combinations that have a mean. Recipes whose combinations were trained on different data have none."""
+        found = {}
+        for recipe in dict.fromkeys(run.recipe for run in self.runs):
+            cells = {names[1:]: runs for names, runs in self.cells().items() if names[0] == recipe}
+            one = [len({names[place] for names in cells}) == 1 for place in (0, 1)]
+            ranked, data, headline = [], set(), None
+            for (objective, backbone), runs in cells.items():
+                done = [run for run in runs if run.headline is not None]
+                values = {run.seed: value for run in done if (value := run.value) is not None}
+                if not done or len(values) < len(done):
+                    continue
+                headline = done[0].headline
+                data |= {run.data for run in done}
+                label = backbone if one[0] and not one[1] else objective if one[1] else f"{objective} on {backbone}"
+                solvable = headline is not None and headline.solved_at is not None
+                count = sum(headline is not None and headline.solved(value) for value in values.values())
+                ranked.append(Ranked(label, summarise(values, None), count if solvable else None))
+            if headline is not None and len(data) == 1:
+                found[recipe] = finding(ranked, headline, None)
+        return found
 
     def _tables(self, recipe: str) -> list[dict[str, Any]]:
         """Tables of the headline metric, and of each other shown metric that some run has."""
@@ -357,9 +382,12 @@ th, td { padding: .3rem .6rem; text-align: left; }
 .best { font-weight: 600; } .failed { color: var(--wrong); }
 .number { text-align: right; } td.message { white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
 svg line { stroke: var(--line); } svg circle { fill: #3b7fd0; fill-opacity: .65; }
+.scroll td:first-child, .scroll th:first-child { position: sticky; left: 0; background: var(--back); }
 small { color: var(--soft); }
 </style></head><body>
 <h1>{{ title }}</h1>
+{% for recipe, text in findings.items() %}<p class="finding">{% if findings | length > 1 %}<b>{{ recipe }}</b>:
+{% endif %}{{ text }}</p>{% endfor %}
 {% if about %}<p>{{ about }}</p>{% endif %}
 {% for note in notes %}<p class="note">{{ note }}</p>{% endfor %}
 {% for recipe, tables in sections %}<h2>{{ recipe }}</h2>

@@ -232,14 +232,17 @@ def test_a_prompt_that_cannot_be_traced_leaves_the_page_as_it_is(opened, server)
     assert page.locator("article").count() == 2
 
 
-def test_a_model_of_another_task_comes_with_its_own_prompts(opened, tmp_path):
+def test_a_model_of_another_task_has_a_tab_with_its_own_prompts(opened, tmp_path):
     with running({"plain": path_star_model(), "story": story_model(tmp_path)}) as made:
         page = ready(opened(made.url))
-        page.uncheck('[data-model="plain"]')
-        page.check('[data-model="story"]')
+        before = page.input_value("#prompt")
+        page.get_by_role("tab", selected=True).focus()
+        page.keyboard.press("ArrowRight")
         page.wait_for_selector('[data-model-panel="story"]')
+        assert page.get_by_role("tab", selected=True).text_content() == "stories"
         assert page.is_hidden("#error")
-        assert page.input_value("#prompt") != ""
+        assert page.input_value("#prompt") not in ("", before)
+        assert page.locator("#models input").count() == 1
 
 
 def recorded(tmp_path, *models):
@@ -277,7 +280,7 @@ def recorded(tmp_path, *models):
                 "context": 8,
                 "planes": [],
                 "sequences": "x",
-                "plane": {"points": [], "labels": None, "colours": None, "share": [0.1, 0.1]},
+                "plane": {"axes": None, "points": [], "labels": None, "colours": None, "share": [0.1, 0.1]},
                 "states": None,
                 "reading": None,
                 "examples": [],
@@ -302,6 +305,39 @@ def test_the_page_opens_where_the_models_differ_most(opened, tmp_path, models, s
     assert count(page) == step
     assert page.locator("article h2 .swatch").count() == len(models)
     assert "principal axes" not in page.text_content("#panels")
+
+
+def test_the_tour_has_three_stops_and_comes_once(opened, tmp_path):
+    url = recorded(tmp_path, [0.5, 0.5, 0.9, 0.5, 0.1], [0.5, 0.5, 0.2, 0.4, 0.9])
+    page = ready(opened(url))
+    assert page.evaluate("document.activeElement === document.body")  # it takes no focus
+    seen = []
+    for _ in range(3):
+        seen.append((page.text_content("#tour-count"), page.text_content("#tour-title")))
+        assert count(page) == "3 of 5"
+        page.click("#tour-next")
+    assert [place for place, _ in seen] == ["1 of 3", "2 of 3", "3 of 3"]
+    assert seen[1][1] == "Where the models part"
+    assert page.is_hidden("#tour")
+    assert page.evaluate("document.activeElement.id") == "tour-open"
+    page.reload()
+    ready(page)
+    assert page.is_hidden("#tour")
+    page.keyboard.press("Tab")
+    page.click("#tour-open")
+    assert page.evaluate("document.activeElement.id") == "tour-title"
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#tour")
+
+
+def test_two_panels_stand_side_by_side_on_a_phone(opened, exported):
+    page = ready(opened((exported / "star.html").as_uri(), viewport={"width": 390, "height": 844}))
+    one, other = (page.locator("article").nth(place).bounding_box() for place in (0, 1))
+    assert one["y"] == other["y"]
+    assert page.locator("article .state").first.is_hidden()
+    page.click("#form")
+    assert page.locator("article .state").first.is_visible()
+    assert page.locator("article").nth(1).bounding_box()["y"] > one["y"]
 
 
 @pytest.fixture(scope="module")

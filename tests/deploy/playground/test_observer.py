@@ -155,11 +155,30 @@ def test_readings_are_least_squares_and_the_plane_is_that_of_the_largest_varianc
 
 @pytest.mark.parametrize(("share", "shown"), [(0.33, False), (0.34, True)])
 def test_a_plane_with_less_than_a_third_of_the_variance_is_left_out(share, shown):
+    """Beside the picture of the belief itself there is no other one."""
     watched = observer(model_of(HMM))
-    centre, axes, _ = watched._plane
-    watched.__dict__["_plane"] = centre, axes, np.array([share - 0.1, 0.1])
+    centre, axes, _ = watched._principal
+    watched.__dict__["_principal"] = centre, axes, np.array([share - 0.1, 0.1])
     plane = watched.description()["plane"]
     assert bool(plane["points"]) == bool(plane["colours"]) == shown
+    assert plane["axes"] == ("principal" if shown else None)
+
+
+def test_the_axes_of_the_probe_take_the_place_of_those_with_little_variance():
+    watched = observer(model_of(CITY))
+    centre, axes, _ = watched._principal
+    watched.__dict__["_principal"] = centre, axes, np.array([0.1, 0.1])
+    plane = watched.description()["plane"]
+    assert plane["axes"] == "probe"
+    read = watched._reading[0](watched._states)
+    _, values, axes = np.linalg.svd(read - read.mean(0), full_matrices=False)
+    assert plane["share"] == pytest.approx((values**2 / (values**2).sum())[:2], abs=1e-4)
+    found = traced(watched)
+    batch = collate(Examples.of([np.array([place.token for place in found.places])], [found.prompt]))
+    with torch.no_grad():
+        states = watched.predictor.states(batch).state[0].double().numpy()
+    places = watched._reading[0](states) - read.mean(0)
+    assert np.abs([place.state for place in found.places]) == pytest.approx(np.abs(places @ axes[:2].T), abs=1e-4)
 
 
 def test_a_model_has_the_colour_of_its_objective():

@@ -12,7 +12,8 @@ from doubles import path_star_model
 from running_server import story_model
 from small_worlds import model_of
 
-from statewise.deploy.playground.page import page, policy, record, same_task
+from statewise.deploy.playground import demo
+from statewise.deploy.playground.page import by_task, export, page, policy, record
 from statewise.deploy.serving.served import Served
 
 HOSTILE = "</script><script>alert(1)</script><!-- {{ script }}\u2028"
@@ -42,10 +43,9 @@ def test_nothing_is_loaded_and_only_its_own_script_runs(recorded):
 
 
 def test_the_page_in_the_docs_is_of_this_version():
+    """`statewise demo --export docs/playground-demo.html --overwrite` writes it."""
     shown = Path(__file__).parents[3] / "docs" / "playground-demo.html"
-    data, _ = elements(shown.read_text(), "script")
-    # Where the page has changed, write `page(json.loads(data))` over the file in the docs.
-    assert page(json.loads(data)).decode() == shown.read_text()
+    assert page(demo.recorded()) == shown.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_export_holds_traces_of_the_models_side_by_side(capsys, run, tmp_pat
     words = ["playground", f"one={run}", f"other={run}", "--export", path, "--examples", "2", "--seed", "3"]
     code, out, err = called(capsys, *words)
     assert (code, f"wrote {path}" in out) == (0, True), err
-    data = json.loads(elements(path.read_text(), "script")[0])
+    (data,) = json.loads(elements(path.read_text(), "script")[0])["groups"]
     assert [model["name"] for model in data["models"]] == ["one", "other"]
     first, second = data["recordings"]
     assert first["prompt"] != second["prompt"]
@@ -112,8 +112,12 @@ def test_what_cannot_be_shown_is_refused_with_a_sentence(capsys, run, tmp_path):
     assert mine.read_text() == "<h1>years of work</h1>"
 
 
-def test_models_of_different_tasks_are_not_shown_side_by_side(tmp_path):
-    one, other = Served("one", path_star_model()), Served("other", story_model(tmp_path))
-    same_task([one, Served("same", path_star_model("next_latent"))])
-    with pytest.raises(ValueError, match="other and one cannot be shown side by side: their tasks are stories and p"):
-        same_task([one, other])
+def test_models_of_different_tasks_are_groups(tmp_path):
+    models = [Served("one", path_star_model()), Served("other", story_model(tmp_path))]
+    models.append(Served("same", path_star_model("next_latent")))
+    assert [[one.name for one in group] for group in by_task(models)] == [["one", "same"], ["other"]]
+    path = tmp_path / "page.html"
+    assert export(models, path, 2, 0) == 2
+    groups = json.loads(elements(path.read_text(), "script")[0])["groups"]
+    assert [group["name"] for group in groups] == ["path_star", "stories"]
+    assert [set(group["recordings"][1]["traces"]) for group in groups] == [{"one", "same"}, {"other"}]

@@ -9,7 +9,7 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -106,6 +106,9 @@ def rounded(value: Any) -> Any:
     return value
 
 
+Axes = Literal["principal", "probe"]
+"""Axes of a plane of states: principal axes of the states, or of what a probe reads off them."""
+
 POSITIONS, SEQUENCES = 8192, 512
 """Maximum numbers of held-out positions and sequences to which the plane and the reading are fitted."""
 DOTS = 800
@@ -113,7 +116,7 @@ DOTS = 800
 CUTOFF = 1e-6
 """Fits leave out directions whose standard deviation is below this share of the largest, as rounding errors."""
 LEAST_SHARE = 1 / 3
-"""A plane with a smaller share of the variance is not shown: states on it form a cloud that shows nothing."""
+"""Where the principal axes have a smaller share of the variance, states on them form a cloud that shows nothing."""
 DRAFT = 4
 """Tokens drafted for each pass by models that draft."""
 OPENING = 24
@@ -185,17 +188,39 @@ class Observer:
         return knowledge(self.task, self._examples)
 
     @cached_property
-    def _plane(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Centre (D,), the two first principal axes (D, 2), and the shares of the variance along them (2,)."""
-        centre = self._states.mean(0)
-        apart = self._states - centre
-        values, axes = np.linalg.eigh(apart.T @ apart)
-        axes = axes[:, ::-1][:, :2]
-        axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
-        if axes.shape[1] < 2:
-            axes = np.pad(axes, ((0, 0), (0, 1)))
-        share = np.pad(values[::-1][:2], (0, max(0, 2 - len(values)))) / max(values.sum(), 1e-300)
-        return centre, axes, share
+    def _principal(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`_principal_axes` of the states."""
+        return _principal_axes(self._states)
+
+    @cached_property
+    def _plane(self) -> tuple[Axes | None, np.ndarray]:
+        """Which axes the page shows states on, and the shares of the variance along them (2,).
+
+        The principal axes of the states; where these have less than `LEAST_SHARE` of the variance, those of what the
+        probe, `_reading`, reads off the states; None where there is no such probe, or where the page shows the belief
+        itself.
+        """
+        share = self._principal[2]
+        if share.sum() >= LEAST_SHARE:
+            return "principal", share
+        if self._reading is None or (self._knowledge is not None and self._knowledge.colours is not None):
+            return None, share
+        return "probe", self._of_probe[2]
+
+    @cached_property
+    def _of_probe(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`_principal_axes` of what the probe reads off the states."""
+        assert self._reading is not None
+        return _principal_axes(self._reading[0](self._states))
+
+    def _on_plane(self, states: np.ndarray) -> np.ndarray:
+        """(m, 2): the places of states (m, D) on the axes that `_plane` names."""
+        if self._plane[0] == "probe":
+            assert self._reading is not None
+            centre, axes, _ = self._of_probe
+            return np.asarray((self._reading[0](states) - centre) @ axes)
+        centre, axes, _ = self._principal
+        return np.asarray((states - centre) @ axes)
 
     @cached_property
     def _reading(self) -> tuple[Any, float] | None:
@@ -222,11 +247,11 @@ class Observer:
     # What a page needs to know of the model
 
     def description(self) -> dict[str, Any]:
-        """The model as JSON values: what it can do, the plane of its states, without points if its share of variance
-        is below `LEAST_SHARE`, and held-out prompts."""
+        """The model as JSON values: what it can do, the plane of its states, without points if it has no `axes`, and
+        held-out prompts."""
         served, task, known, reading = self.served, self.task, self._knowledge, self._reading
-        centre, axes, share = self._plane
-        dots = min(DOTS, len(self._states)) if share.sum() >= LEAST_SHARE else 0
+        axes, share = self._plane
+        dots = min(DOTS, len(self._states)) if axes is not None else 0
         which = np.linspace(0, len(self._states) - 1, dots).round().astype(int)
         recipe = served.model.recipe
         labels = colours = None
@@ -251,7 +276,8 @@ class Observer:
                 "context": served.context,
                 "sequences": self.sequences,
                 "plane": {
-                    "points": ((self._states[which] - centre) @ axes).tolist(),
+                    "axes": axes,
+                    "points": self._on_plane(self._states[which]).tolist(),
                     "labels": labels,
                     "colours": colours,
                     "share": share.tolist(),
@@ -383,8 +409,7 @@ class Observer:
         examples = Examples.of([tokens], [prompt])
         logp = self._log_probabilities(examples, goal)
         states = beliefs(snapshot(self.served.model.objective), examples, "all").vectors.astype(np.float64)
-        centre, axes, _ = self._plane
-        on_plane = (states - centre) @ axes
+        on_plane = self._on_plane(states)
         known, reading = self._knowledge, self._reading
         true = self._true(examples)
         certain = None if true is None else np.isfinite(true).all(1)
@@ -454,3 +479,17 @@ class Observer:
         except (ValueError, IndexError):  # as above
             return None
         return None if len(legal) == len(self.task.vocab) else legal
+
+
+def _principal_axes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The centre (D,) of points (m, D), their two first principal axes (D, 2), zeros where there is one, and the shares
+    of the variance along them (2,)."""
+    centre = points.mean(0)
+    apart = points - centre
+    values, axes = np.linalg.eigh(apart.T @ apart)
+    axes = axes[:, ::-1][:, :2]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
+    if axes.shape[1] < 2:
+        axes = np.pad(axes, ((0, 0), (0, 1)))
+    share = np.pad(values[::-1][:2], (0, max(0, 2 - len(values)))) / max(values.sum(), 1e-300)
+    return centre, axes, share

@@ -23,14 +23,19 @@ from statewise.deploy.serving.served import Served
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.overwriting import claimed_file
 
-SCRIPTS = ("core.js", "parts.js", "app.js")
-"""Scripts in their order; views come between the second and the last."""
+SCRIPTS = ("core.js", "parts.js", "tour.js", "app.js")
+"""Scripts in their order; views come before the last."""
 MARK = "<!-- the playground of statewise -->"
 """A mark in each page that statewise writes, by which it is recognised."""
 
 
 def page(recorded: dict[str, Any] | None = None) -> bytes:
-    """The page; `recorded`: what it shows without a server."""
+    """The page; `recorded`: what it shows without a server, as JSON values.
+
+    This is a group of models of one task, as made by `record`; or `groups`, a list of these, each with a `name` and a
+    sentence `about` it, which the page shows one at a time. `live` is the index of the group whose models the page's
+    own server answers for: its traces are shown until that has answered. None: all is asked of the server.
+    """
     script, style = _script(), _file("style.css")
     data = "null" if recorded is None else json.dumps(recorded, separators=(",", ":"), allow_nan=False)
     # In a script element only `<` could end it or begin a comment.
@@ -39,7 +44,9 @@ def page(recorded: dict[str, Any] | None = None) -> bytes:
         "script": script,
         "recorded": data.replace("<", "\\u003c"),
         "mark": MARK,
-        "policy": "" if recorded is None else f'<meta http-equiv="Content-Security-Policy" content="{_rules("")}">',
+        "policy": ""
+        if recorded is None or "live" in recorded
+        else f'<meta http-equiv="Content-Security-Policy" content="{_rules("")}">',
     }
     pieces = re.split(r"\{\{ (\w+) \}\}", _file("index.html"))
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
@@ -91,27 +98,22 @@ def claimed(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
     return claimed_file(path, overwrite, "`export`", check)
 
 
-def same_task(models: Sequence[Served]) -> None:
-    """Raises `ValueError` unless all models read the same sequences, so that they can be shown side by side."""
-    first, *others = models
-    for other in others:
-        if Observer(other).sequences != Observer(first).sequences:
-            mine, theirs = (one.model.recipe.task.name for one in (first, other))
-            what = f"{theirs} and {mine}" if mine != theirs else f"{mine} with other symbols"
-            raise ValueError(
-                f"{other.name} and {first.name} cannot be shown side by side: their tasks are {what}. Give runs of one "
-                "task"
-            )
+def by_task(models: Sequence[Served]) -> list[list[Served]]:
+    """Models that read the same sequences together, so that they can be shown side by side, in the order given."""
+    groups: dict[str, list[Served]] = {}
+    for served in models:
+        groups.setdefault(Observer(served).sequences, []).append(served)
+    return list(groups.values())
 
 
-def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
+def record(models: Sequence[Served], num: int, seed: int, *, first: bool = False) -> dict[str, Any]:
     """Descriptions of the models, and traces of `num` held-out prompts, drawn with `seed` from those that all models
-    can read: JSON values for `page`. Raises `ValueError` if they can read none."""
+    can read, or the `first` ones: JSON values for `page`. Raises `ValueError` if they can read none."""
     with torch.inference_mode():
         observers = [Observer(served) for served in models]
-        first, context = observers[0], min(served.context for served in models)
-        drawn = np.random.default_rng(seed).permutation(len(first)).tolist()
-        rows = sorted([row for row in drawn if first.prompt_length(row) <= context][:num])
+        one, context = observers[0], min(served.context for served in models)
+        drawn = range(len(one)) if first else np.random.default_rng(seed).permutation(len(one)).tolist()
+        rows = sorted([row for row in drawn if one.prompt_length(row) <= context][:num])
         if not rows:
             raise ValueError(
                 f"no held-out prompt of {models[0].name} fits the shortest context of these runs, {context} tokens: "
@@ -119,25 +121,25 @@ def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
             )
         recordings = []
         for row in rows:
-            prompt = first.held_out(row)
-            limit = min(first.limit(row), context - len(prompt))
-            wanted = TraceRequest(prompt, limit=limit, temperature=first.temperature, seed=seed)
-            traces = {one.served.name: _traced(one, wanted).as_json() for one in observers}
-            recordings.append({"prompt": first.task.decode(wanted.prompt), "traces": traces})
+            prompt = one.held_out(row)
+            limit = min(one.limit(row), context - len(prompt))
+            wanted = TraceRequest(prompt, limit=limit, temperature=one.temperature, seed=seed)
+            traces = {observer.served.name: _traced(observer, wanted).as_json() for observer in observers}
+            recordings.append({"prompt": one.task.decode(wanted.prompt), "traces": traces})
         described = []
-        for one in observers:
-            with one.served.computing():
-                described.append({**one.description(), "examples": []})
+        for observer in observers:
+            with observer.served.computing():
+                described.append({**observer.description(), "examples": []})
         return {"models": described, "recordings": recordings}
 
 
 def export(models: Sequence[Served], path: Path, num: int, seed: int, *, overwrite: bool = False) -> int:
-    """Writes `record` as a page to a file. Returns the number of prompts, which is less than `num` where fewer are held
-    out. Raises what `claimed` raises."""
+    """Writes `record` of each group of `by_task` as a page to a file. Returns the number of prompts of the group that
+    has fewest, which is less than `num` where fewer are held out. Raises what `claimed` raises."""
     with claimed(path, overwrite) as scratch:
-        recorded = record(models, num, seed)
-        write_atomically(scratch, page(recorded))
-    return len(recorded["recordings"])
+        groups = [{"name": of[0].model.recipe.task.name, **record(of, num, seed)} for of in by_task(models)]
+        write_atomically(scratch, page({"groups": groups}))
+    return min(len(group["recordings"]) for group in groups)
 
 
 def _traced(observer: Observer, wanted: TraceRequest) -> Trace:

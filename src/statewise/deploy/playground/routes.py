@@ -39,9 +39,9 @@ TRACE = {
 }
 
 
-def routes(models: Sequence[Served]) -> list[BaseRoute]:
-    """The routes of the page and its data, for `create_app`, with `OPEN_PATHS`."""
-    content, rules = page(), policy()
+def routes(models: Sequence[Served], recorded: dict[str, Any] | None = None) -> list[BaseRoute]:
+    """The routes of the page and its data, for `create_app`, with `OPEN_PATHS`. `recorded`: as for `page`."""
+    content, rules = page(recorded), policy()
     observers = {served.name: Observer(served) for served in models}
     descriptions: dict[str, dict[str, Any]] = {}
 

@@ -1,10 +1,14 @@
 // The page: what is asked, the traces, the step, and the panels.
 
+// Groups of models that are shown side by side, one group at a time; null: the server says which.
 const recorded = JSON.parse(byId("recorded").textContent);
 const KEY = "statewise-key";
 // `fields`: what the traces shown were asked with; `asked`: the last request of each model; `waiting`: those without an
-// answer; `arriving`: the promise of traces that will replace all.
-const page = { models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, fields: null, asked: new Map(), waiting: new Set(), arriving: null, recording: null, offered: null };
+// answer; `arriving`: the promise of traces that will replace all; `waits`: the group whose models the server loads; `leftOut`: models that it cannot show.
+const page = { groups: [], group: null, models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, fields: null, asked: new Map(), waiting: new Set(), arriving: null, recording: null, waits: null, leftOut: {} };
+
+// Whether the server answers for the models shown; otherwise their traces are recorded.
+const live = () => page.group.live;
 
 // The server
 
@@ -62,7 +66,7 @@ async function ask(models, { at = null, anew = false, forced = null } = {}) {
   page.waiting.add(mine);
   byId("panels").setAttribute("aria-busy", "true");
   try {
-    const found = recorded ? models.map((model) => page.recording.traces[model.name])
+    const found = !live() ? models.map((model) => page.recording.traces[model.name])
       : await Promise.all(models.map((model) => request("/v1/trace", wish(model, fields, forced))));
     if (!current()) return;
     say(null);
@@ -86,13 +90,13 @@ async function ask(models, { at = null, anew = false, forced = null } = {}) {
     if (!page.waiting.size) byId("panels").removeAttribute("aria-busy");
   }
   const shown = chosen().map((model) => page.traces.get(model.name)).filter(Boolean);
-  if (shown.length) page.step = at ?? opening(shown);
+  if (shown.length) page.step = at ?? opening(shown)[0];
   render();
 }
 
 // The step to begin with: where the models' next tokens differ most after the same tokens, if a token follows: after
 // the last one of a task nothing is predicted. Where they hardly differ, or there is one model, the end of the prompt,
-// or the first token if the prompt is all.
+// or the first token if the prompt is all. Also by how much they differ, at least 0.1.
 function opening(traces) {
   const [first] = traces, usual = first.prompt < first.places.length ? first.prompt : 1;
   const last = Math.min(...traces.map((found) => found.places.length));
@@ -104,6 +108,17 @@ function opening(traces) {
     const apart = Math.max(...places.flatMap((one, index) => places.slice(index + 1).map((other) => variation(one.next, other.next))));
     if (apart > most) [best, most] = [step, apart];
   }
+  return best === usual && traces.length > 1 ? [beliefsApart(traces, last) ?? usual, most] : [best, most];
+}
+
+// The step where the beliefs read off the models differ most in their distance from the exact ones; null: none is known.
+function beliefsApart(traces, last) {
+  const gap = ({ true_at: exact, read_at: read }) => exact && read ? Math.max(...exact.map((point, index) => Math.hypot(point[0] - read[index][0], point[1] - read[index][1]))) : NaN;
+  let best = null, most = 0.1;
+  for (let step = 1; step <= last; step++) {
+    const gaps = traces.map((found) => gap(found.places[step - 1])), apart = Math.max(...gaps) - Math.min(...gaps);
+    if (apart > most) [best, most] = [step, apart];
+  }
   return best;
 }
 
@@ -111,7 +126,7 @@ function opening(traces) {
 
 const actions = {
   go(step) { stop(); page.step = step; render(); },
-  canForce: (panel) => !recorded && panel.step >= panel.trace.prompt && panel.step < panel.model.context && !panel.ended,
+  canForce: (panel) => live() && panel.step >= panel.trace.prompt && panel.step < panel.model.context && !panel.ended,
   force(panel, token) {
     const { model, trace: found } = panel, before = page.forced.get(model.name), place = panel.step;
     const tokens = found.places.slice(found.prompt, place).map((one) => one.token);
@@ -119,7 +134,7 @@ const actions = {
     return trace([model], { at: place + 1, forced: { tokens: [...tokens, token], places: places.add(place) } });
   },
   forcedAt: (panel, place) => page.forced.get(panel.model.name)?.places.has(place) ?? false,
-  canChoose: (panel) => actions.canForce(panel) || (!recorded && mode() === "goal"),
+  canChoose: (panel) => actions.canForce(panel) || (live() && mode() === "goal"),
   choose(panel, token) {
     if (mode() !== "goal") return actions.canForce(panel) ? actions.force(panel, token) : undefined;
     byId("goal").value = panel.text(token);
@@ -136,7 +151,7 @@ function drawPanel(model) {
   const panel = new Panel(model, found, page.step, actions), view = viewOf(model), forced = page.forced.get(model.name);
   const plain = Boolean(view.plainTokens), drawn = view.draw(panel);
   const notes = [];
-  if (page.fields?.goal && !model.goal && !recorded) notes.push(el("p", { class: "note warn" }, "This model cannot condition on a goal; it was traced without one."));
+  if (page.fields?.goal && !model.goal && live()) notes.push(el("p", { class: "note warn" }, "This model cannot condition on a goal; it was traced without one."));
   if (forced) notes.push(el("p", { class: "note" }, `Forced: ${[...forced.places].map((place) => visible(panel.text(found.places[place].token))).join(", ")}. `,
     el("button", { type: "button", class: "plain", "data-key": `${model.name}-undo`, onclick: () => trace([model]) }, "Undo")));
   return el("article", { "aria-label": model.name, "data-model-panel": model.name },
@@ -160,6 +175,8 @@ function render() {
   const models = chosen(), last = Math.max(1, ...models.map((model) => page.traces.get(model.name)?.places.length ?? 1));
   page.step = Math.max(1, Math.min(page.step, last));
   byId("panels").replaceChildren(...models.map(drawPanel).filter(Boolean));
+  byId("panels").classList.toggle("several", models.length > 1);
+  byId("form").hidden = models.length < 2;
   byId("steps").hidden = !byId("panels").children.length;
   byId("slider").max = last;
   byId("slider").value = page.step;
@@ -169,11 +186,12 @@ function render() {
   byId("next").disabled = page.step >= last;
   const one = page.traces.get(models[0]?.name), at = one && one.places[Math.min(page.step, one.places.length) - 1];
   byId("status").textContent = at ? [`Token ${page.step} of ${last}, ${visible(one.texts[at.token])}`, ...models.map(statusOf)].filter(Boolean).join(". ") + "." : "";
-  byId("mode").hidden = Boolean(recorded) || !models.some((model) => viewOf(model).choosesGoal && model.goal);
+  byId("mode").hidden = !live() || !models.some((model) => viewOf(model).choosesGoal && model.goal);
   for (const now of document.querySelectorAll("ol.tokens > .now")) {
     const list = now.parentElement;
     list.scrollTop = now.offsetTop - (list.clientHeight - now.offsetHeight) / 2;
   }
+  if (tour.outlined) outline(tour.outlined);
   if (focus) document.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
 }
 
@@ -217,12 +235,12 @@ document.addEventListener("keydown", (event) => {
 // From the beginning
 
 function fill(index) {
-  if (recorded) {
-    page.recording = recorded.recordings[index];
+  if (!live()) {
+    page.recording = page.group.recordings[index];
     byId("goal").value = "";
     return;
   }
-  const example = (chosen()[0] ?? page.models[0]).examples[index];
+  const example = page.models[0].examples[index];
   byId("prompt").value = example.prompt;
   byId("limit").value = example.limit;
 }
@@ -234,65 +252,142 @@ function askKey() {
   byId("key").focus();
 }
 
-// Held-out prompts of the models that are chosen.
+// Held-out prompts of the group that is shown, and the fields for prompts of one's own if the server answers.
 function offer() {
-  const model = chosen()[0] ?? page.models[0];
-  const prompts = (recorded ? recorded.recordings : model.examples).map((one) => one.prompt);
+  const [model] = page.models;
+  const prompts = (live() ? model.examples : page.group.recordings).map((one) => one.prompt);
   byId("examples").replaceChildren(...prompts.map((text, index) => el("option", { value: index }, `${index + 1}. ${shortened(visible(text))}`)));
-  byId("about").textContent = recorded
-    ? `Task ${model.task}: recorded traces of held-out prompts. With a server, prompts can be typed and tokens chosen.`
-    : `Task ${model.task}`;
+  byId("about").textContent = page.group.about ?? `Task ${model.task}`;
+  byId("source").textContent = live() ? "" : page.waits === page.group ? "Recorded traces, until the server has loaded the models."
+    : `Recorded traces of held-out prompts.${recorded.live === undefined ? " With a server, prompts can be typed and tokens chosen." : ""}`;
+  byId("own").hidden = !live();
   byId("temperature").value = model.temperature;
-  byId("goal-field").hidden = Boolean(recorded) || !chosen().some((one) => one.goal);
-  page.offered = model.sequences;
-  fill(0);
+  for (const field of document.querySelectorAll(".live")) field.hidden = !live();
+  byId("goal-field").hidden = !live() || !page.models.some((one) => one.goal);
 }
 
-// A model is shown beside others that read the same sequences, and instead of those that do not.
+// A model of the group is shown or hidden.
 async function choose(model, shown) {
   while (page.arriving) await page.arriving;
-  if (!shown || model.sequences === page.offered) return page.traces.has(model.name) || !shown ? render() : trace([model], { at: page.step });
-  for (const box of byId("models").querySelectorAll("input")) box.checked = box.dataset.model === model.name;
+  return page.traces.has(model.name) || !shown ? render() : trace([model], { at: page.step });
+}
+
+// Groups, a tab for each
+
+function boxes() {
+  byId("models").replaceChildren(byId("models").firstElementChild, ...page.models.map((model) => el("label", {},
+    el("input", { type: "checkbox", "data-model": model.name, checked: true, onchange: (event) => choose(model, event.target.checked) }), model.name)),
+    ...Object.entries(page.leftOut).map(([name, why]) => el("p", { class: "note warn" }, `${name} cannot be shown: ${why}`)));
+  byId("models").hidden = page.models.length < 2 && !Object.keys(page.leftOut).length;
+}
+
+function show(group) {
+  page.group = group;
+  page.models = group.models;
+  for (const tab of byId("tabs").children) {
+    tab.setAttribute("aria-selected", String(tab.group === group));
+    tab.tabIndex = tab.group === group ? 0 : -1;
+  }
+  closeTour();
+  boxes();
   offer();
+  fill(0);
+  page.traces.clear();
+  byId("panels").replaceChildren();
   return restart();
 }
 
+function makeTabs() {
+  byId("tabs").replaceChildren(...page.groups.map((group) => {
+    const tab = el("button", { type: "button", role: "tab", "aria-controls": "panels", onclick: () => show(group) }, group.name ?? group.models[0].task);
+    tab.group = group;
+    return tab;
+  }));
+  byId("tabs").hidden = page.groups.length < 2;
+}
+byId("tabs").addEventListener("keydown", (event) => {
+  const all = [...byId("tabs").children], by = { ArrowLeft: -1, ArrowRight: 1 }[event.key], place = all.indexOf(event.target);
+  if (!by || place < 0) return;
+  event.preventDefault();
+  event.stopPropagation();
+  const other = all[(place + by + all.length) % all.length];
+  other.focus();
+  other.click();
+});
+
 const shortened = (text) => text.length > 90 ? `${text.slice(0, 88)}…` : text;
 
+// What the server has: models by the sequences that they read, or those of the group that is shown already.
+function connected(described) {
+  page.leftOut = described.left_out ?? {};
+  const by = new Map();
+  for (const model of described.models) by.set(model.sequences, [...(by.get(model.sequences) ?? []), model]);
+  if (!recorded) {
+    page.groups = [...by.values()].map((models) => ({ models, live: true }));
+    return;
+  }
+  const group = page.waits;
+  page.waits = null;
+  group.models = described.models;
+  group.live = true;
+  if (page.group !== group) return;
+  const shown = new Set(chosen().map((model) => model.name)), index = byId("examples").value;
+  page.models = group.models;
+  boxes();
+  for (const box of byId("models").querySelectorAll("input")) box.checked = shown.has(box.dataset.model);
+  offer();
+  byId("examples").value = index;
+  fill(Number(index));
+  page.fields = typed();
+  render();
+}
+
 async function begin() {
-  let described;
+  byId("key-form").hidden = true;
+  if (recorded && !page.group) {
+    page.groups = recorded.groups ?? [recorded];
+    page.waits = page.groups[recorded.live] ?? null;
+    begun();
+  }
+  if (recorded && !page.waits) return;
   try {
-    described = recorded ?? await request("/v1/trace");
-    page.models = described.models;
+    connected(await request("/v1/trace"));
   } catch (error) {
+    byId("loading").hidden = true;
     if (error.status === 401) return askKey();
     byId("key-form").hidden = !sessionStorage.getItem(KEY);
     return say(error);
   }
   say(null);
-  byId("key-form").hidden = true;
-  byId("ask").hidden = false;
-  const first = page.models[0].sequences;
-  byId("models").append(...page.models.map((model) => el("label", {}, el("input", { type: "checkbox", "data-model": model.name, checked: model.sequences === first,
-    onchange: (event) => choose(model, event.target.checked) }), model.name)));
-  byId("models").hidden = page.models.length < 2;
-  for (const [name, why] of Object.entries(described.left_out ?? {})) byId("models").append(el("p", { class: "note warn" }, `${name} cannot be shown: ${why}`));
-  byId("models").hidden &&= !byId("models").querySelector("p");
-  offer();
-  for (const field of document.querySelectorAll(".live")) field.hidden = Boolean(recorded);
-  byId("examples").addEventListener("change", () => { fill(Number(byId("examples").value)); restart(); });
-  byId("ask").addEventListener("submit", (event) => { event.preventDefault(); restart(); });
-  byId("prompt").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); restart(); }
-  });
-  byId("slider").addEventListener("input", () => { stop(); page.step = Number(byId("slider").value); render(); });
-  byId("previous").addEventListener("click", () => step(-1));
-  byId("next").addEventListener("click", () => step(1));
-  byId("play").addEventListener("click", play);
-  for (const choice of document.querySelectorAll("#mode input")) choice.addEventListener("change", render);
-  return restart();
+  if (!recorded) begun();
 }
 
+// Shows the first group.
+function begun() {
+  byId("ask").hidden = false;
+  makeTabs();
+  const arriving = show(page.groups[0]);
+  arriving.finally(() => {
+    byId("loading").hidden = true;
+    if (page.traces.size) offerTour();
+  });
+}
+
+byId("examples").addEventListener("change", () => { fill(Number(byId("examples").value)); restart(); });
+byId("ask").addEventListener("submit", (event) => { event.preventDefault(); restart(); });
+byId("prompt").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); restart(); }
+});
+byId("slider").addEventListener("input", () => { stop(); page.step = Number(byId("slider").value); render(); });
+byId("previous").addEventListener("click", () => step(-1));
+byId("next").addEventListener("click", () => step(1));
+byId("play").addEventListener("click", play);
+for (const choice of document.querySelectorAll("#mode input")) choice.addEventListener("change", render);
+byId("own").addEventListener("click", () => byId("own").setAttribute("aria-expanded", String(byId("ask").classList.toggle("own"))));
+byId("form").addEventListener("click", () => {
+  const whole = byId("panels").classList.toggle("whole");
+  byId("form").setAttribute("aria-pressed", String(whole));
+});
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const key = byId("key").value.trim();

@@ -22,7 +22,7 @@ function tokenList(panel, plain) {
     items.push(el("li", { class: "goal" }, el("button", { type: "button", disabled: true, "aria-label": `goal ${panel.text(token)}` }, visible(panel.text(token)))));
   const drafted = trace.places.some((place) => place.drafted);
   const made = trace.places.length - trace.given;
-  return el("section", { class: "part" },
+  return el("section", { class: "part read" },
     el("h3", {}, plain ? "Text, darker where a token surprised the model" : "Tokens"),
     el("ol", { class: plain ? "tokens text" : "tokens" }, items),
     trace.passes !== null
@@ -32,7 +32,7 @@ function tokenList(panel, plain) {
 
 function nextTokens(panel) {
   const { place, actions } = panel;
-  if (panel.ended) return el("section", { class: "part" }, el("h3", {}, "Next token"), el("p", { class: "note" }, "The model has ended the sequence."));
+  if (panel.ended) return el("section", { class: "part next-token" }, el("h3", {}, "Next token"), el("p", { class: "note" }, "The model has ended the sequence."));
   const shown = place.next.slice(0, 8);
   const legal = place.next.filter(([token]) => panel.isLegal(token));
   for (const item of legal) if (!shown.includes(item) && shown.length < 12) shown.push(item);
@@ -51,7 +51,7 @@ function nextTokens(panel) {
       el("td", { class: "value" }, percent(p)),
       known ? el("td", { class: `mark ${may ? "legal" : "illegal"}`, title: may ? "legal" : "not legal" }, may ? "✓" : "✗") : null);
   });
-  return el("section", { class: "part" }, el("h3", {}, "Next token"),
+  return el("section", { class: "part next-token" }, el("h3", {}, "Next token"),
     el("table", { class: "next" }, el("tbody", {}, rows)),
     truth ? el("p", { class: "keys" }, key("", "model"), key("true", "truth")) : null);
 }
@@ -61,21 +61,21 @@ function stateRows(panel) {
   if (!model.states || (!place.true && !place.read)) return null;
   const heading = el("h3", {}, "State, read off the model / true");
   if (!place.true) // the reading was not fitted to such positions: what it says there means nothing
-    return el("section", { class: "part" }, heading, el("p", { class: "note" }, "No state is known here. The reading was fitted where one is."));
+    return el("section", { class: "part state" }, heading, el("p", { class: "note" }, "No state is known here. The reading was fitted where one is."));
   const truth = new Map(place.true || []), read = new Map(place.read || []);
   let names = [...new Set([...truth.keys(), ...read.keys()])];
   if (!model.planes.length) { // one true state of many: the likeliest, and the true one
     const certain = names.find((index) => truth.get(index) > 0.5), likely = names.sort((a, b) => (read.get(b) ?? 0) - (read.get(a) ?? 0)).slice(0, 4);
     names = certain === undefined || likely.includes(certain) ? likely : [...likely, certain];
   }
-  const width = (value) => Math.max(0, Math.min(1, value ?? 0)).toFixed(3);
+  const share = (value) => (value ?? 0).toFixed(2).replace("-0.00", "0.00"), width = (value) => Math.max(0, Math.min(1, value ?? 0)).toFixed(3);
   const rows = names.map((index) => el("tr", {},
     el("th", { scope: "row" }, el("span", { class: "name" }, model.states[index])),
     el("td", {}, el("div", { class: "bar thin true", "--w": width(truth.get(index)) }, el("i")),
       place.read ? el("div", { class: "bar thin", "--w": width(read.get(index)) }, el("i")) : null),
-    el("td", { class: "value" }, `${place.read ? `${(read.get(index) ?? 0).toFixed(2)} / ` : ""}${(truth.get(index) ?? 0).toFixed(2)}`)));
+    el("td", { class: "value" }, `${place.read ? `${share(read.get(index))} / ` : ""}${share(truth.get(index))}`)));
   const quality = model.reading ? `${model.reading.measure === "R2" ? "R²" : model.reading.measure} ${model.reading.quality.toFixed(2)} on other sequences` : "";
-  return el("section", { class: "part" }, heading,
+  return el("section", { class: "part state" }, heading,
     el("table", { class: "next" }, el("tbody", {}, rows)),
     el("p", { class: "keys" }, place.read ? key("", `read by least squares${quality ? `, ${quality}` : ""}`) : null, key("true", "truth")));
 }
@@ -106,8 +106,9 @@ const TRAIL = 6;
 
 function plane(panel) {
   const { model, trace, step } = panel;
-  const cloud = model.plane.points, own = trace.places.map((place) => place.state);
+  const cloud = model.plane.points, own = trace.places.map((place) => place.state), probe = model.plane.axes === "probe";
   const share = model.plane.share.map((value) => `${Math.round(100 * value)}%`).join(" and ");
+  const title = probe ? "State on the probe's first two axes" : "State on its first two principal axes";
   if (!cloud.length) return null;
   const width = 320, map = scaled([...cloud, ...own], width, 14, 0.8), at = own.map(map.to), now = at[step - 1];
   const { labels, colours } = model.plane, few = labels && new Set(labels).size <= 11;
@@ -121,9 +122,9 @@ function plane(panel) {
   });
   const by = colours ? `coloured by the exact belief${model.planes.length > 1 ? ` about ${model.planes[0].name}` : ""}` : few ? "coloured by the true state" : "";
   const unknown = colours ? colours.includes("") : few && labels.includes(-1);
-  const keys = [`held-out states${by ? `, ${by}` : ""}${unknown ? " (grey: no state is known there)" : ""}`, `line: the last ${TRAIL} tokens`, `${share} of the variance`];
+  const keys = [`held-out states${by ? `, ${by}` : ""}${unknown ? " (grey: no state is known there)" : ""}`, `line: the last ${TRAIL} tokens`, `${share} of the variance${probe ? " of what is read off it" : ""}`];
   const trail = at.slice(Math.max(0, step - TRAIL), step).map((point) => point.map((value) => value.toFixed(1)).join(",")).join(" ");
-  return el("section", { class: "part" }, el("h3", {}, "State on its first two principal axes"),
+  return el("section", { class: "part plane" }, el("h3", {}, title),
     svg("svg", { viewBox: `0 0 ${width} ${map.height.toFixed(1)}`, role: "img", "aria-label": `the state among held-out ones, on axes with ${share} of the variance` },
       svg("g", { class: "cloud" }, dots), svg("polyline", { class: "trail", points: trail }),
       moving(at[step - 2], now, svg("circle", { class: "marker-read", r: 7 }))),

@@ -1,6 +1,7 @@
 // Hidden Markov processes: the exact belief, and that read off the state, moving token by token.
 
 views.belief = {
+  asked: "A hidden process writes symbols. The best that one can know of its hidden state is a belief, a probability of each state, which moves with every symbol: the green ring is the exact one, the blue dot the one read off the model.",
   draw(panel) {
     const { model } = panel;
     if (!model.planes.length) return null;

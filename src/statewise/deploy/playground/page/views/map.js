@@ -1,6 +1,7 @@
 // Rides through a city: the streets near the ride, the way so far, legal turns, and where the model thinks it is.
 
 views.map = {
+  asked: "A ride through a city of one-way streets: origin, destination, then turns. The model has seen turns alone, never the map.",
   draw(panel) {
     const { scene, places, texts } = panel.trace, { model, step, actions } = panel;
     if (!scene.crossings) return null;

@@ -1,6 +1,7 @@
 // Path-star graphs: the graph with arms around the start, the path as it is decoded, probabilities at the nodes.
 
 views.star = {
+  asked: "A star graph: arms that leave a start. The prompt lists its edges in any order, then the start and the goal. The model writes the path. The dashed ring marks the arm of the goal: to choose it, a model must look ahead.",
   choosesGoal: true, // a click on a node may make it the goal
   draw(panel) {
     const { scene, places, prompt, goal } = panel.trace;

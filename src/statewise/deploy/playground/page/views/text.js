@@ -1,6 +1,7 @@
 // Text: the surprisal of each token; the text itself is drawn as the list of tokens.
 
 views.text = {
+  asked: "The models read a text token by token. Darker tokens surprised the model.",
   plainTokens: true, // the list of tokens is the text itself, without boxes
   draw(panel) {
     const { places, prompt } = panel.trace, height = 76, wide = Math.max(3, Math.min(14, 660 / places.length)), width = wide * places.length;
