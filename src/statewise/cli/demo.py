@@ -119,7 +119,6 @@ def _train(folder: Path, seed: int | None) -> int:
     """Trains with a bar for each model, and says the finding."""
     say(f"training three models into {folder}: loading PyTorch", flush=True)
     from statewise.experiments import demo
-    from statewise.reporting.report import missing
 
     with _Bars() as bars:
         compared = demo.train(folder, demo.SEED if seed is None else seed, bars.show)
@@ -127,8 +126,6 @@ def _train(folder: Path, seed: int | None) -> int:
         say(f"stopped; {HOW} begins again", file=sys.stderr)
         return 128 + compared
     say(compared.finding(), *(f"wrote {path}" for path in compared.files), sep="\n")
-    if missing():
-        say(f"statewise: {missing()}", file=sys.stderr)
     return 0
 
 
