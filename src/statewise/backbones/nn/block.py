@@ -41,8 +41,8 @@ class BlockConfig:
     dropout: float = 0.0
     """Dropout on the embedded input, on attention weights and on both residual branches."""
     attention: Literal["softmax", "stick_breaking"] = "softmax"
-    """Weights of attention: softmax of the scores; or stick_breaking: from the query back, each earlier key takes the
-    share sigmoid(score) of what is left of a stick of length 1, which tells the order of keys without positions."""
+    """Weights of attention. softmax: of the scores; stick_breaking: from the query back, each earlier key takes the
+    share sigmoid(score) of what is left of a stick of length 1, so the order of keys counts even without positions."""
     init: Init = "gpt2"
     """Initialisation of weights; biases start at 0. `gpt2`: std 0.02, output maps to the residual stream
     0.02 / sqrt(2L); `fan_in`: std 1 / sqrt(inputs), embeddings and vocabulary heads 1 / sqrt(D); a number: the std of

@@ -1,4 +1,4 @@
-"""Stick-breaking attention (Tan et al., "Scaling Stick-Breaking Attention", 2024): from a query's position back, each key
+"""Stick-breaking attention (Tan et al., "Scaling Stick-Breaking Attention", 2024): from a query back, each earlier key
 takes the share sigmoid(score) of what is left of a stick of length 1.
 
     A[i, j] = sigmoid(z_ij) * product over j < k < i of (1 - sigmoid(z_ik)),   j < i
