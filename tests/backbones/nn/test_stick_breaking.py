@@ -117,7 +117,7 @@ def test_nothing_as_large_as_all_scores_is_allocated():
     parts = [torch.randn(1, 1, T, 4, requires_grad=True) for _ in range(3)]
     with Sizes():
         attend_sticks(*parts).sum().backward()
-    assert largest == stick_breaking.QUERIES * (T - 1)
+    assert largest == stick_breaking.QUERIES * T
 
 
 def test_the_first_position_and_a_padded_query_read_nothing():
@@ -187,3 +187,21 @@ def test_two_streams_refuse_what_they_do_not_have():
     for fields in ({"attention": "stick_breaking"}, {"positions": "none"}):
         with pytest.raises(ValueError, match="two_stream has softmax attention and positions rope or learned"):
             TwoStreamConfig(**fields)
+
+
+@pytest.mark.slow
+def test_an_exported_model_takes_any_length():
+    class Readout(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = sticks(positions="none").eval()
+
+        def forward(self, tokens):
+            return self.model.encode(Batch.plain(tokens)).readout
+
+    model, length = Readout(), torch.export.Dim("length", min=2, max=CONTEXT)
+    shapes = {"tokens": {1: length}}
+    exported = torch.export.export(model, (torch.zeros(2, 7, dtype=torch.long),), dynamic_shapes=shapes).module()
+    for size in (2, CONTEXT):
+        tokens = torch.randint(0, VOCABULARY, (2, size), generator=torch.Generator().manual_seed(size))
+        torch.testing.assert_close(exported(tokens), model(tokens))

@@ -70,7 +70,7 @@ def stick_weights(scores: Tensor, allowed: Tensor) -> Tensor:
     keys that are not allowed take nothing."""
     rest = F.logsigmoid(-scores).masked_fill(~allowed, 0.0)
     # The sum over later keys only, by a shift: the difference of an inclusive sum and the own term would lose digits.
-    later = F.pad(rest[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
+    later = F.pad(rest, (0, 1))[..., 1:].flip(-1).cumsum(-1).flip(-1)
     return (F.logsigmoid(scores) + later).exp().masked_fill(~allowed, 0.0)
 
 
