@@ -16,6 +16,7 @@ from doubles import (
     pack,
     random_batch,
     spread_weights,
+    tiny_gpt,
     tiny_objective,
     tiny_two_stream,
 )
@@ -29,7 +30,11 @@ from statewise.objectives import OBJECTIVES
 from statewise.tasks.batches import collate
 
 pytestmark = pytest.mark.usefixtures("float64")
-BACKBONES_OF = {**TINY_BACKBONES, "two_stream, own": functools.partial(tiny_two_stream, prediction_start="own")}
+BACKBONES_OF = {
+    **TINY_BACKBONES,
+    "gpt, stick_breaking": functools.partial(tiny_gpt, attention="stick_breaking", positions="none"),
+    "two_stream, own": functools.partial(tiny_two_stream, prediction_start="own"),
+}
 """A tiny one of each backbone of the table, some also with another option behind a comma."""
 GUIDE = "the guide's"
 REFUSED = {

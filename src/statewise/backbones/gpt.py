@@ -107,9 +107,9 @@ class GPT(Branching, Counted, Followed, Hookable):
         self, tokens: Tensor, place: Tensor, context: BlockContext, by_row: bool = False
     ) -> tuple[Tensor, BlockContext]:
         x, place = self.embed(tokens), place.clamp(min=0)
-        if self.positions is None:
+        if self.config.positions == "rope":
             context = context._replace(rotation=rotary_angles(place, self.head_width))
-        else:
+        elif self.positions is not None:
             x = x + self.positions(place.expand_as(tokens) if by_row else place)
         return self.dropout(x), context
 
@@ -151,8 +151,10 @@ class GPT(Branching, Counted, Followed, Hookable):
         return KeyValueCache(rows, self.layers, most=self.context)
 
     def flops(self, length: int) -> float:
-        """See `Counted.flops`. Position t (from 0) scores t + 1 keys and sums t + 1 values, of total width D."""
-        pairs = length * (length + 1) // 2
+        """See `Counted.flops`. Position t (from 0) scores t + 1 keys and sums t + 1 values, of total width D; with
+        stick-breaking attention t of each."""
+        own = self.config.attention == "softmax"
+        pairs = length * (length + 1 if own else length - 1) // 2
         return 2.0 * (length * self.block_weights + self.layers * pairs * 2 * self.width)
 
     def branch_flops(self, length: int) -> float:

@@ -88,6 +88,10 @@ class TwoStreamConfig(GPTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.attention != "softmax" or self.positions == "none":
+            raise ValueError(
+                "backbone two_stream has softmax attention and positions rope or learned: take backbone gpt"
+            )
         bounded(self, "window", prefix="backbone.", at_least=0)
         bounded(self, "separate_from", prefix="backbone.", at_least=0, below=1)
         bounded(self, "vocabulary_multiple", prefix="backbone.", at_least=1)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from doubles import TINY_BACKBONES
+from doubles import TINY_BACKBONES, tiny_gpt
 from torch import nn
 from torch.nn import functional as F
 
@@ -171,6 +171,10 @@ def test_our_own_backbones_are_clean(name):
     found = find(BackboneReader(TINY_BACKBONES[name]()))
     assert all(one.why_not is None for one in found.results)
     assert found.precision == "float64"
+    if name == "gpt":
+        sticks = find(BackboneReader(tiny_gpt(attention="stick_breaking", positions="none")))
+        assert sticks.clean, sticks.as_text()
+        assert all(one.why_not is None for one in sticks.results)
     if name == "belief_slots":  # its chunks are counted from the start of the row
         (leak,) = found.found()
         assert leak.changed == "document 3 depends on where in the row it stands"

@@ -8,12 +8,17 @@ from statewise.backbones.nn.attention import rotary_angles, split_heads
 from statewise.backbones.nn.block import BlockConfig
 from statewise.data_types import Batch
 
-CHOICES = list(itertools.product(["rms", "layer"], ["rope", "learned"], ["swiglu", "gelu", "relu"], [False, True]))
+CHOICES = [
+    (*choice, "softmax")
+    for choice in itertools.product(["rms", "layer"], ["rope", "learned"], ["swiglu", "gelu", "relu"], [False, True])
+]
+CHOICES += [("rms", "none", "swiglu", False, "softmax")]
+CHOICES += [("rms", positions, "swiglu", False, "stick_breaking") for positions in ("rope", "learned", "none")]
 
 
-@pytest.mark.parametrize(("norm", "positions", "mlp", "bias"), CHOICES)
-def test_every_choice_is_causal_and_cacheable(norm, positions, mlp, bias):
-    model = tiny_gpt(norm=norm, positions=positions, mlp=mlp, bias=bias, tied=bias).eval()
+@pytest.mark.parametrize(("norm", "positions", "mlp", "bias", "attention"), CHOICES)
+def test_every_choice_is_causal_and_cacheable(norm, positions, mlp, bias, attention):
+    model = tiny_gpt(norm=norm, positions=positions, mlp=mlp, bias=bias, tied=bias, attention=attention).eval()
     spread_weights(model)
     tokens = torch.randint(0, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

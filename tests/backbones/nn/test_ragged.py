@@ -29,6 +29,7 @@ LENGTH = 150  # several times what a window keeps
 BACKBONES = {
     "gpt": lambda: tiny_gpt(context=LENGTH),
     "gpt, learned positions": lambda: tiny_gpt(context=LENGTH, positions="learned"),
+    "gpt, stick_breaking": lambda: tiny_gpt(context=LENGTH, attention="stick_breaking", positions="none"),
     **{
         f"two_stream {variant}": lambda variant=variant: tiny_two_stream(context=LENGTH, variant=variant, window=3)
         for variant in ("standard", "sps", "double_memory", "delayed_state", "reverse_sps", "strict")

@@ -77,6 +77,13 @@ def test_a_run_tuned_from_a_llama_becomes_a_gguf_file(tmp_path):
         same(theirs(tokens).logits, ours_of(model, tokens))
 
 
+def test_stick_breaking_attention_is_refused(tmp_path):
+    model = path_star_model(attention="stick_breaking", positions="none")
+    with pytest.raises(ValueError, match="attention stick_breaking, so no engine of GGUF files has its architecture"):
+        export(model, tmp_path / "out.gguf", to="gguf")
+    assert not (tmp_path / "out.gguf").exists()
+
+
 def test_models_of_others_that_gguf_does_not_hold_are_refused(tmp_path, capsys):
     pytest.importorskip("gguf", reason="needs the extra hf")
     scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}

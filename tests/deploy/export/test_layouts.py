@@ -12,6 +12,7 @@ NO_ARCHITECTURE = [
     {"mlp": "gelu"},
     {"norm": "layer", "bias": True},
     {"norm": "layer", "positions": "learned"},
+    {"positions": "none"},
 ]
 every_block = pytest.mark.parametrize(("architecture", "fields"), MAPPED_BLOCKS, ids=str)
 
@@ -52,6 +53,13 @@ def test_other_blocks_have_no_architecture_and_the_reason_names_them(fields):
     with pytest.raises(NotPlain, match="no architecture has norm") as found:
         plain(decoder(**fields))
     assert all(str(value) in str(found.value) for value in fields.values() if value is not True)
+
+
+def test_no_architecture_has_stick_breaking_attention():
+    fields = {"attention": "stick_breaking"}
+    assert layout_of(GPTConfig(**fields)) is None
+    with pytest.raises(NotPlain, match="no architecture of other libraries has attention stick_breaking"):
+        plain(decoder(**fields))
 
 
 def test_queries_keys_and_values_are_rows_of_one_matrix_in_that_order():

@@ -38,6 +38,7 @@ SHAPES = {
 PAIRS = [
     *((objective, backbone) for backbone in SHAPES for objective in ("belief_state", "joint_multi_token")),
     ("next_token", "gpt"),
+    ("next_token", "gpt, stick_breaking"),
     ("latent_multi_token", "gpt"),
     ("semantic_tube", "two_stream"),
     ("token_order", "two_stream"),
@@ -52,16 +53,17 @@ PAIRS = [
 def test_every_backbone_and_objective_is_tried():
     assert set(SHAPES) == set(BACKBONES) - {"hf"}, "models of transformers are in test_tuned.py"
     assert {objective for objective, _ in PAIRS} == set(OBJECTIVES) - {"teacherless"}
-    assert {backbone for objective, backbone in PAIRS if objective not in ("belief_state", "joint_multi_token")} == set(
-        SHAPES
-    )
+    by_backbone = {backbone for objective, backbone in PAIRS if objective not in ("belief_state", "joint_multi_token")}
+    assert by_backbone == {*SHAPES, "gpt, stick_breaking"}
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=" on ".join)
 def registered(request, tmp_path_factory):
     """A model that no architecture represents, and what transformers loads."""
     objective, backbone = request.param
-    model = path_star_model(objective, backbone, **SHAPES[backbone])
+    backbone, _, option = backbone.partition(", ")
+    fields = {"attention": option, "positions": "none"} if option else SHAPES[backbone]
+    model = path_star_model(objective, backbone, **fields)
     with pytest.raises(NotPlain):
         plain(model.objective)
     folder = tmp_path_factory.mktemp("exported") / "out"

@@ -12,6 +12,7 @@ from statewise.backbones.nn.attention import attend, split_heads
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.layers import Init, check_init, make_norm
 from statewise.backbones.nn.masks import Documents
+from statewise.backbones.nn.stick_breaking import attend_sticks
 from statewise.runtime.bounds import bounded
 
 
@@ -29,8 +30,8 @@ class BlockConfig:
     """Normalisation: RMSNorm, or LayerNorm."""
     norm_eps: float = 1e-5
     """Epsilon of every norm, also in heads that objectives add."""
-    positions: Literal["rope", "learned"] = "rope"
-    """Rotary positions in every attention, or a learned vector added to each input."""
+    positions: Literal["rope", "learned", "none"] = "rope"
+    """Rotary positions in every attention, a learned vector added to each input, or none."""
     mlp: Literal["swiglu", "gelu", "relu"] = "swiglu"
     """Feed-forward part: gated SiLU (three matrices), or two matrices around GELU or ReLU."""
     expansion: float = 8 / 3
@@ -39,6 +40,9 @@ class BlockConfig:
     """Whether linear maps and LayerNorms have biases."""
     dropout: float = 0.0
     """Dropout on the embedded input, on attention weights and on both residual branches."""
+    attention: Literal["softmax", "stick_breaking"] = "softmax"
+    """Weights of attention. softmax: of the scores; stick_breaking: from the query back, each earlier key takes the
+    share sigmoid(score) of what is left of a stick of length 1, so the order of keys counts even without positions."""
     init: Init = "gpt2"
     """Initialisation of weights; biases start at 0. `gpt2`: std 0.02, output maps to the residual stream
     0.02 / sqrt(2L); `fan_in`: std 1 / sqrt(inputs), embeddings and vocabulary heads 1 / sqrt(D); a number: the std of
@@ -66,7 +70,8 @@ class BlockContext(NamedTuple):
     """What all blocks of a forward pass share."""
 
     rotation: tuple[Tensor, Tensor] | None
-    """The result of `attention.rotary_angles`, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
+    """The result of `attention.rotary_angles`, (T, W) or (B, 1, T, W) each; None: no rotation, positions were added
+    to the input or there are none."""
     documents: Documents | None = None
     """The documents packed in the rows; None: one per row."""
     cache: KeyValueCache | None = None
@@ -80,6 +85,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: BlockConfig, layer: int) -> None:
         super().__init__()
         self.heads, self.layer, self.dropout = config.heads, layer, config.dropout
+        self.attend = attend_sticks if config.attention == "stick_breaking" else attend
         self.in_proj = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.out_proj = nn.Linear(config.width, config.width, bias=config.bias)
 
@@ -90,7 +96,7 @@ class SelfAttention(nn.Module):
         if context.cache is not None:
             key, value = context.cache.append_keys(self.layer, key, value)
         dropout = self.dropout if self.training else 0.0
-        seen = attend(query, key, value, mask=context.mask, documents=context.documents, dropout=dropout)
+        seen = self.attend(query, key, value, mask=context.mask, documents=context.documents, dropout=dropout)
         return self.out_proj(seen.transpose(1, 2).reshape(B, T, D))
 
 

@@ -89,7 +89,7 @@ class Layout(ABC):
     def fits(self, config: GPTConfig) -> bool:
         """Whether the architecture represents a decoder with this configuration exactly."""
         kind = config.norm == self.norm and config.positions == self.positions and config.mlp in self.mlps
-        return kind and (self.biased or not config.bias)
+        return kind and config.attention == "softmax" and (self.biased or not config.bias)
 
     def config(self, config: GPTConfig, vocabulary: int, context: int) -> dict[str, Any]:
         """The content of config.json, without special tokens."""
@@ -309,6 +309,8 @@ def plain(objective: Objective) -> Plain:
     assert isinstance(backbone, (GPT, TwoStream))
     config = backbone.config
     layout = layout_of(config)
+    if config.attention != "softmax":
+        raise NotPlain(f"no architecture of other libraries has attention {config.attention}")
     if layout is None:
         bias = " and bias" * config.bias
         raise NotPlain(
