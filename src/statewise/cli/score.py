@@ -65,8 +65,6 @@ def run(words: list[str]) -> int:
     if _of_sequences(Path(options.run)):
         if options.num is not None:
             raise ValueError("--num is for questions: a run of the task sequences scores the whole file")
-        if options.against is not None and _same(Path(options.file), Path(options.against)):
-            raise ValueError(f"--against {options.against}: this is the file itself: name another to compare with")
         return _score_file(options)
     for name in ("out", "against"):
         if getattr(options, name) is not None:
@@ -81,10 +79,6 @@ def _of_sequences(folder: Path) -> bool:
     from statewise.tasks.own_files.sequences import Sequences
 
     return issubclass(TASKS[Run.open(folder).recipe()["task"]["name"]], Sequences)
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.exists() and other.exists() and one.samefile(other)
 
 
 # Sequences

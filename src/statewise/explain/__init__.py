@@ -1,5 +1,6 @@
 """Whether a model of the user's own sequences has understood them: surprises, drift, and one page of figures. Figures
-are data first (`explanation`); `page` draws them.
+are data first (`explanation`); `page` draws them. It may import what its row
+in docs/architecture.md names.
 """
 
 from statewise.explain.explanation import Explanation, explain

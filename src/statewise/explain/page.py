@@ -151,8 +151,8 @@ def _comparisons(made: Explanation) -> str:
         f'<div class="scroll"><table class="compared"><thead><tr>{header}</tr></thead>'
         f"<tbody>{own}{rows}</tbody></table></div>"
         '<p class="note">Nats measure surprise, and fewer are better: 0 for an event that was certain, 0.7 for one of '
-        "two equally likely events, 4.6 for one that was expected once in a hundred times. The other predictors look at no "
-        "event before (unigram), at the last one (bigram) or at the last few.</p>"
+        "two equally likely events, 4.6 for one that was expected once in a hundred times. The other predictors look at "
+        "no event before (unigram), at the last one (bigram) or at the last few.</p>"
     )
 
 
@@ -376,7 +376,8 @@ def _width(text: str) -> int:
 def wrapped(name: str) -> list[str]:
     """A name in at most `LINES` lines of `LINE_CHARACTERS`, cut at the end if it is longer; at least one line."""
     lines = [""]
-    for word in " ".join(name.split()).split(" "):
+    seen = name[: 4 * LINES * LINE_CHARACTERS]  # what is cut anyway would take long
+    for word in " ".join(seen.split()).split(" "):
         rest = word
         while rest:
             line = f"{lines[-1]} {rest}".strip()
