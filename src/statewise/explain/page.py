@@ -151,8 +151,8 @@ def _comparisons(made: Explanation) -> str:
         f'<div class="scroll"><table class="compared"><thead><tr>{header}</tr></thead>'
         f"<tbody>{own}{rows}</tbody></table></div>"
         '<p class="note">Nats measure surprise, and fewer are better: 0 for an event that was certain, 0.7 for one of '
-        "two equally likely events, 4.6 for one that was expected once in a hundred times. The other predictors look at "
-        "no event before (unigram), at the last one (bigram) or at the last few.</p>"
+        "two equally likely events, 4.6 for one that was expected once in a hundred times. The other predictors look "
+        "at no event before (unigram), at the last one (bigram) or at the last few.</p>"
     )
 
 
