@@ -29,6 +29,7 @@ PARTS = {
     "gpu/page",
     "gpu/steps",
     "strips/cells",
+    "strips/explore",
     "strips/report",
 }
 """Experiments, and what serves benchmarks."""

@@ -149,6 +149,10 @@ class Ragged:
             tokens[place, :length] = self.tokens[start : start + length]
         return Examples(tokens, lengths, self.prompt_lengths[rows])
 
+    def part(self, which: np.ndarray) -> Ragged:
+        """The rows `which`, (n,) bool, in their order."""
+        return Ragged(self.tokens[np.repeat(which, self.lengths)], self.lengths[which], self.prompt_lengths[which])
+
     def row(self, number: int) -> np.ndarray:
         """(length,) tokens of one row, of the type in which they are kept."""
         return self.tokens[self.starts[number] : self.starts[number] + self.lengths[number]]

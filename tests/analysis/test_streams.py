@@ -296,7 +296,7 @@ def test_few_points_are_not_smoothed():
             {"keep": 8, "positions": 9},
             "positions 9 is too low: with keep 8 the first 9 lose no key",
         ),
-        ("restricted-state", {"keep": 30}, "no held-out document has the 33 tokens that --keep 30"),
+        ("restricted-state", {"keep": 30}, "no held-out document has the 33 tokens that `keep` 30"),
         ("gradient-ratio", {"sources": 0}, "sources must be at least 1"),
         ("restricted-state", {"keep": -1}, "keep must be at least 0"),
         ("restricted-state", {"keep": 12}, "no held-out document has the 15 tokens"),

@@ -179,7 +179,7 @@ def test_acceptance_is_counted_by_place():
 
 def test_a_killed_measuring_process_is_told(monkeypatch):
     monkeypatch.setattr("statewise.experiments.decode_speed.decode_speed", os._exit)
-    with pytest.raises(ValueError, match="killed, probably for lack of memory: set --batch"):
+    with pytest.raises(ValueError, match="killed, probably for lack of memory: set `batch`"):
         in_own_process(1)
 
 

@@ -102,7 +102,11 @@ def place(inputs, tmp_path, monkeypatch):
     monkeypatch.setattr(seeds, "_run_all", lambda folder, *_: RunsOutcome(folder, []))
     monkeypatch.setattr(overwriting, "lock", functools.partial(durable.lock, patience=0))
     image = b"\x89PNG" + b"Software\0statewise"
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, **_: file.write(image))
+
+    def drawn(figure, file, **fields):
+        file.write("<svg></svg>" if fields.get("format") == "svg" else image)
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", drawn)
     for module in ("plots.panels_png", "report.panels_png", "report.drawings_png", "drawings.drawings_png"):
         monkeypatch.setattr(f"statewise.reporting.{module}", lambda *_, **__: image)
     home = tmp_path / "home"

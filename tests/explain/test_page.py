@@ -152,12 +152,21 @@ def test_the_page_is_one_file_and_names_are_text(explanation):
     assert explanation.verdict.sentence in text.replace("&#x27;", "'")
 
 
+def test_cells_that_spreadsheets_compute_are_found():
+    assert [is_formula(row) for row in ("a,=1+1\n", '"=x,y",b\n', "+cmd\n", "-5,+.5,a=b\n")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
 def test_names_are_broken_into_few_lines():
     assert wrapped("open") == ["open"]
     assert wrapped("") == [""]
     assert wrapped("Second opinion") == ["Second opinion"]
     assert wrapped("Second opinion of another doctor") == ["Second opinion", "of another…"]
-    assert len(wrapped("x" * 500)) == LINES
+    assert len(wrapped("x" * 100_000)) == LINES
     assert all(len(line) <= 8 for line in wrapped("検査を受け付けました"))
 
 
@@ -166,7 +175,7 @@ def test_pages_replace_pages_of_ours_alone(explanation, tmp_path):
     assert [path.name for path in paths] == ["index.html", "explanation.json"]
     content = json.loads(paths[1].read_text())
     assert content["surprising"][0]["name"] == explanation.surprising[0].name
-    with pytest.raises(FileExistsError, match="give --overwrite"):
+    with pytest.raises(FileExistsError, match="give `overwrite`"):
         save(explanation, tmp_path / "out")
     save(explanation, tmp_path / "out", overwrite=True)
     (tmp_path / "own").mkdir()

@@ -30,6 +30,9 @@ SHOWN = 10
 
 DESCRIPTION = """Scores a run on the held-out data of its task, or on a file in the task's format.
 
+Of a model of your own sequences (task sequences) it says first what the model has learned, beside simple baselines, and
+what to do next: see docs/own-data.md.
+
 Writes a report into the run's folder reports: evaluation.json of all held-out examples of the best checkpoint, which
 `statewise compare` reads; any other evaluation under a name of its own, such as evaluation-first-50.json with --num 50.
 `compare --metrics all` also reads those of --data and of other held-out sets, if they cover all examples with the best

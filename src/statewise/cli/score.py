@@ -13,7 +13,7 @@ from statewise.cli.counter import shown_progress
 from statewise.cli.findings import keep_report
 from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.json_files import printable
-from statewise.runtime.messages import say
+from statewise.runtime.messages import counted, say
 
 if TYPE_CHECKING:
     from statewise.explain.scoring import Scored
@@ -111,12 +111,22 @@ def _score_file(options: argparse.Namespace) -> int:
 def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -> int:
     """Scores, prints, keeps a report in the run, and writes the `files` of events and cases."""
     from statewise.explain.cases import own_sequences
-    from statewise.explain.scoring import cases_csv, compare, drift_lines, events_csv, most_surprising, score, sentences
+    from statewise.explain.scoring import (
+        cases_csv,
+        compare,
+        drift_lines,
+        events_csv,
+        is_formula,
+        most_surprising,
+        score,
+        sentences,
+    )
     from statewise.model.model import load_model
     from statewise.run import report_of
     from statewise.runtime.durable import replacing
 
     model = load_model(options.run, options.checkpoint, options.device)
+    formulas = 0
     with shown_progress():
         scored = score(model, own_sequences(model.task).log(path))
         lines = sentences(scored, str(path))
@@ -125,13 +135,15 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
             other = _against(model, options.against)
             found, changes = compare(scored, other)
             lines += sentences(other, options.against)
-            lines += drift_lines(found, changes, path.name, Path(options.against).name)
+            names = path.name, Path(options.against).name
+            lines += drift_lines(found, changes, *(names if len(set(names)) > 1 else (str(path), options.against)))
             content["against"] = {"file": options.against, **dataclasses.asdict(found), "drifts": found.drifts}
             content["symbols"] = [dataclasses.asdict(change) for change in changes]
         if files is not None:
             for file, rows in zip(files, (events_csv(scored), cases_csv(scored)), strict=True):
                 with replacing(file) as into:
                     for row in rows:
+                        formulas += is_formula(row)
                         into.write(row.encode())
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     name = "-".join([report_of("score", path.resolve()), *deviations])
@@ -144,6 +156,12 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
     say("most surprising cases, by nats beyond those expected:")
     for case, nats, expected in most_surprising(scored, SHOWN):
         say(f"  {case}: {nats:.2f} nats, expected {expected:.2f}")
+    if formulas:
+        say(
+            f"{counted(formulas, 'row')} of --out with a cell that begins like a formula (= + - @): open it in a "
+            "spreadsheet only if you trust the file, or import its columns as text",
+            file=sys.stderr,
+        )
     if written:
         say(f"wrote {written}")
     return 0

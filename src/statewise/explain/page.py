@@ -24,7 +24,7 @@ from statewise.reporting.figures import STYLE
 from statewise.reporting.svg import SVG_STYLE, panel_keys, panel_svg
 from statewise.runtime.durable import write_all
 from statewise.runtime.json_files import json_bytes
-from statewise.runtime.messages import cut, percent
+from statewise.runtime.messages import counted, cut, percent
 from statewise.runtime.overwriting import check_files, claimed_files, json_with
 
 FILES = ("index.html", "explanation.json")
@@ -150,6 +150,9 @@ def _comparisons(made: Explanation) -> str:
     return (
         f'<div class="scroll"><table class="compared"><thead><tr>{header}</tr></thead>'
         f"<tbody>{own}{rows}</tbody></table></div>"
+        '<p class="note">Nats measure surprise, and fewer are better: 0 for an event that was certain, 0.7 for one of '
+        "two equally likely events, 4.6 for one that was expected once in a hundred times. The other predictors look "
+        "at no event before (unigram), at the last one (bigram) or at the last few.</p>"
     )
 
 
@@ -373,7 +376,8 @@ def _width(text: str) -> int:
 def wrapped(name: str) -> list[str]:
     """A name in at most `LINES` lines of `LINE_CHARACTERS`, cut at the end if it is longer; at least one line."""
     lines = [""]
-    for word in " ".join(name.split()).split(" "):
+    seen = name[: 4 * LINES * LINE_CHARACTERS]  # what is cut anyway would take long
+    for word in " ".join(seen.split()).split(" "):
         rest = word
         while rest:
             line = f"{lines[-1]} {rest}".strip()
@@ -397,7 +401,8 @@ def wrapped(name: str) -> list[str]:
 def _prefixes(made: Explanation) -> str:
     accuracy = prefix_panel(made.accuracy, "share of right next events", shares=True)
     nats = prefix_panel(made.nats, "nats per event", shares=False)
-    points = f"{min(made.accuracy.counts):,} to {max(made.accuracy.counts):,} events"
+    least, most = min(made.accuracy.counts), max(made.accuracy.counts)
+    points = counted(most, "event") if least == most else f"{least:,} to {most:,} events"
     return (
         '<h2 id="prefix">By prefix length</h2>'
         "<p>How well the next event is predicted after few and after many events of a case. Lower nats are better. "
@@ -425,7 +430,7 @@ def _calibration(made: Explanation) -> str:
         else f"On average it is {how}: its probabilities are {points:.1f} points from the truth."
     )
     return (
-        '<h2 id="sure">Does it know what it knows?</h2>'
+        '<h2 id="sure">Calibration: are its probabilities right?</h2>'
         f"<p>Of the predictions with some probability, the share that is right. {_text(sentence)}</p>"
         f'<div class="two"><div>{panel_svg(panel, "Reliability of the probabilities")}{panel_keys(panel)}</div>'
         '<div class="scroll"><table><thead><tr><th>probability</th><th>events</th><th>mean</th><th>right</th></tr>'

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ CASE_COLUMNS = (
     "note",
 )
 """Columns of the CSV of cases."""
+FORMULA = re.compile(r'(?:^|,)"?(?:[=@\t\r]|[+-](?![0-9.]))')
+"""The beginning of a cell that a spreadsheet computes."""
 END = "the end of the case"
 """What stands for a symbol where a comparison counts ends."""
 NAMED = 5
@@ -343,6 +346,11 @@ def _line(cells: Any) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue()
+
+
+def is_formula(row: str) -> bool:
+    """Whether a cell in a line of CSV begins like a formula, which spreadsheets compute; numbers do not."""
+    return FORMULA.search(row) is not None
 
 
 def most_surprising(scored: Scored, most: int) -> list[tuple[str, float, float]]:

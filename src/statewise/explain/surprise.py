@@ -77,7 +77,7 @@ def read(predictor: Predictor, examples: Examples) -> Reading:
         scored_tokens[at] = mask
         chosen[at] = np.where(mask, choice.cpu().numpy(), -1)
         for array, values in ((nats, -own), (entropy, -terms.sum(-1)), (chance, best.exp())):
-            array[at] = np.where(mask, values.double().cpu().numpy(), 0.0)
+            array[at] = np.where(mask, values.cpu().double().numpy(), 0.0)
     return Reading(scored_tokens, nats, entropy, chosen, chance)
 
 
@@ -146,7 +146,7 @@ def drift(cases: np.ndarray, others: np.ndarray) -> Drift:
 def drift_sentence(found: Drift, name: str, other: str) -> str:
     """A drift in words; `name` and `other` are those of the two files."""
     interval = f"95% interval {found.low:+.3f} to {found.high:+.3f}, p {_p(found.p_value)}"
-    means = f"{found.mean:.3f} nats per event in {name}, {found.other_mean:.3f} in {other}"
+    means = f"{found.mean:.3f} nats per event of a case in {name}, {found.other_mean:.3f} in {other}"
     if not found.drifts:
         return f"No drift found: {means}; the difference of {found.difference:+.3f} may be chance ({interval})."
     how = "more" if found.difference > 0 else "less"

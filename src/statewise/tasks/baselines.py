@@ -206,7 +206,7 @@ def _tried(unique: Ragged, copies: np.ndarray, unigram: np.ndarray) -> tuple[np.
     right: np.ndarray = np.zeros(len(BINS))
     every, depth = right, 1
     if some.any():
-        known, examples = _chosen(unique, ~some), unique[some]  # each once: a frequent case must not decide alone
+        known, examples = unique.part(~some), unique[some]  # each once: a frequent case must not decide alone
         rows, columns = np.nonzero(scored_tokens(examples))
         matched, lengths = _longest_match(known, copies[~some], examples, vocabulary, common)
         bins = np.searchsorted(BINS, lengths)
@@ -216,12 +216,6 @@ def _tried(unique: Ragged, copies: np.ndarray, unigram: np.ndarray) -> tuple[np.
         depth = 1 + int(np.argmin([-np.log(one.probabilities).sum() for one in orders[1:]]))
     shares: np.ndarray = (right + 1) / (every + 2)
     return shares[np.searchsorted(BINS, np.arange(BINS[-1] + 1))], depth
-
-
-def _chosen(sequences: Ragged, which: np.ndarray) -> Ragged:
-    """The sequences `which` (n,) bool."""
-    tokens = sequences.tokens[np.repeat(which, sequences.lengths)]
-    return Ragged(tokens, sequences.lengths[which], sequences.prompt_lengths[which])
 
 
 def _places(unique: Ragged, copies: np.ndarray) -> Places:

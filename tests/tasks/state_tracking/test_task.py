@@ -173,15 +173,15 @@ def test_lengths_are_those_asked_for():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("length", "128", "--length 128: a sequence has 4 to 30 tokens.*task.longest"),
-        ("length", "2", "--length 2"),
+        ("length", "128", "`length` 128: a sequence has 4 to 30 tokens.*task.longest"),
+        ("length", "2", "`length` 2"),
         ("length", "8,x", "numbers with commas"),
         ("length", "8,8", "different numbers"),
         ("length", "", "numbers"),
         ("length", "²", "numbers"),
-        ("reveals", "0.7", "--reveals 0.7"),
-        ("reveals", "nan", "--reveals nan"),
-        ("reveals", "much", "--reveals much"),
+        ("reveals", "0.7", "`reveals` 0.7"),
+        ("reveals", "nan", "`reveals` nan"),
+        ("reveals", "much", "`reveals` much"),
         ("depth", "3", "no held-out set"),
     ],
 )

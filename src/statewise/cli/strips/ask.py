@@ -22,7 +22,7 @@ def run(words: list[str]) -> int:
         "others, from some state. With --out the questions are written as JSON lines: replace `null` in `label` by 0\n"
         "(valid) or 1 (the last action is impossible), and learn again from the same traces with --answers.\n\n"
         "  statewise strips ask learned/ --out questions.jsonl\n"
-        "  statewise strips learn train.csv --lifted --answers questions.jsonl --out better/\n"
+        "  statewise strips learn t.csv --lifted --answers questions.jsonl --out better/\n"
         "  statewise strips ask learned/ --answered-by blocksworld:3 --out answers.jsonl",
     )
     parser.add_argument("model", metavar="DIR", help="a learned folder")

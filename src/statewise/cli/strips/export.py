@@ -21,7 +21,7 @@ def run(words: list[str]) -> int:
         "requires, its goal is what is true after the trace. Predicates are named p0, p1, ..., or with --names-from\n"
         "after those of the reference that they match. Needs the extra `planning`.\n\n"
         "  statewise strips export learned/ --out out.pddl\n"
-        "  statewise strips export learned/ --lifted --problem-from trace.csv --no-negative\n"
+        "  statewise strips export m/ --lifted --problem-from t.csv --no-negative\n"
         "  statewise strips export learned/ --out out.pddl --names-from blocksworld:3",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")

@@ -25,7 +25,7 @@ def run(words: list[str]) -> int:
         "  statewise strips verify learned/ --against blocksworld:3 --real-states\n"
         "  statewise strips verify learned/ --against blocksworld:10  # learned lifted\n"
         "  statewise strips verify exported.pddl --against blocksworld:3\n"
-        "  statewise strips verify one.pddl --against other.pddl  # a few objects of each type",
+        "  statewise strips verify one.pddl --against other.pddl  # a few objects",
     )
     parser.add_argument(
         "model",

@@ -94,7 +94,7 @@ function plane() {
     if (best < 0) return;
     const colouring = states.colourings[+select.value], value = colouring.values[best];
     const text = value === null ? "no value" : colouring.kind === "categories" ? colouring.labels[value] : short(value);
-    tip.textContent = `${states.names[best]}, after ${states.events[best]} events; ${colouring.name}: ${text}`;
+    tip.textContent = `${states.names[best]}, after ${states.events[best]} ${states.events[best] === 1 ? "event" : "events"}; ${colouring.name}: ${text}`;
     tip.style.top = `${canvas.offsetTop + points[best][1] + 8}px`;
     tip.style.left = `${Math.max(0, Math.min(points[best][0] + 8, canvas.clientWidth - tip.offsetWidth))}px`;
   }

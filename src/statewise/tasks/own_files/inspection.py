@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -20,6 +21,7 @@ from statewise.tasks.own_files.lines import Problems, opened
 from statewise.tasks.own_files.log import EventLog, File, decoded, read_beginning, read_source, source_of
 from statewise.tasks.own_files.plain_text import files_in
 from statewise.tasks.own_files.sources import Absent, Chunk, Source, written
+from statewise.tasks.own_files.splits import HELD_OUT_SHARE, keys
 from statewise.tasks.own_files.times import KINDS, NUMBER, Moments, Reader, ordered
 
 RECORDS = 50_000
@@ -28,6 +30,12 @@ CELLS = 10**6
 """Cells that are looked at, about, at most."""
 COLUMNS = 200
 """Columns that are described, at most."""
+MOST_UNFINISHED = 0.5
+"""From this share of unfinished cases on, the times do not show which cases the end of the log has cut."""
+FEWEST_CASES = 8
+"""Different held-out cases that a verdict needs, as in `statewise.evaluation.verdict`."""
+MOST_HELD_OUT = 0.5
+"""Largest share that is held out so that there are enough different cases for a verdict."""
 MOSTLY = 0.9
 """Share of the cells of a column by which it is judged."""
 CASE = (
@@ -154,12 +162,14 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     layout, log, trouble = _tried(first, layout)
     if log is not None and log.times is not None and not first.cut:
         marked = read_source(first, replace(layout, unfinished="mark"))
-        if marked.unfinished.any():
+        if 0 < marked.unfinished.mean() < MOST_UNFINISHED:
             layout, log = replace(layout, unfinished="mark"), marked
     reads = [trouble] if log is None else _reads(log)
+    share, few = (None, "") if log is None or first.cut else _enough(log)
+    reads += [few] if few else []
     what = f"{source.how}, {_amount(file, records, first.cut)}"
     return Inspection(
-        str(file.path), what, tuple(notes), columns, candidates, _command(file.path, layout), tuple(reads)
+        str(file.path), what, tuple(notes), columns, candidates, _command(file.path, layout, share), tuple(reads)
     )
 
 
@@ -286,7 +296,7 @@ def _moments(name: str, moments: Moments, kind: int, total: int, different: int)
     found = "numbers" if kind == NUMBER else f"times {KINDS[kind].removeprefix('a time ')}"
     if order.times is not None and len(order.times):
         ends = [np.datetime64(int(one), "ns").astype("datetime64[s]") for one in (order.times.min(), order.times.max())]
-        found = f"{found}, {ends[0]} to {ends[1]}"
+        found = f"{found}, all {ends[0]}" if ends[0] == ends[1] else f"{found}, {ends[0]} to {ends[1]}"
     if order.how:
         found += f" ({order.how})"
     counts = f", {different:,} different" if kind == NUMBER and order.times is None else ""
@@ -423,6 +433,21 @@ def _reads(log: EventLog) -> list[str]:
     ]
 
 
+def _enough(log: EventLog) -> tuple[float | None, str]:
+    """The share to hold out so that `statewise evaluate` has enough different cases for a verdict, None for the
+    default; and a sentence, where the default is too little."""
+    different = len(set(keys(log)))
+    if round(HELD_OUT_SHARE * different) >= FEWEST_CASES:
+        return None, ""
+    share = math.ceil(20 * FEWEST_CASES / different) / 20
+    if share > MOST_HELD_OUT:
+        return None, f"{counted(different, 'different sequence')}: too few for a verdict of statewise evaluate"
+    return share, (
+        f"a tenth of {different:,} different sequences is too little for a verdict: --task.held_out_share {share:g} "
+        f"holds out at least {FEWEST_CASES}"
+    )
+
+
 def _sequences(file: File, layout: SequenceFile) -> Inspection:
     """A file without columns."""
     from statewise.tasks.own_files.sequences import warnings
@@ -453,18 +478,22 @@ def _sequences(file: File, layout: SequenceFile) -> Inspection:
     things = "file" if file.family == "folder" else "sequence"
     total = len(files_in(file.path)) if file.family == "folder" else records
     what = f"{log.how.partition(',')[0]}, {_amount(file, records, records >= RECORDS or total > records, things)}"
-    reads = [*_reads(log), *(f"warning: {doubt}" for doubt in doubts)]
-    return Inspection(str(file.path), what, tuple(_about(file)), (), {}, _command(file.path, layout), tuple(reads))
+    share, few = _enough(log) if records < RECORDS else (None, "")
+    reads = [*_reads(log), *([few] if few else []), *(f"warning: {doubt}" for doubt in doubts)]
+    command = _command(file.path, layout, share)
+    return Inspection(str(file.path), what, tuple(_about(file)), (), {}, command, tuple(reads))
 
 
-def _command(path: Path, layout: SequenceFile) -> str:
-    """A command that trains on the file."""
+def _command(path: Path, layout: SequenceFile, share: float | None) -> str:
+    """A command that trains on the file; `share`: what is held out, None for the default."""
     words = ["statewise", "train", "sequences-small", "--task.path", str(path)]
     plain = SequenceFile()
     for name in ("format", "encoding", "delimiter", "separator", "column", "prompt_column", "group", "order"):
         words += _flag(name, layout, plain)
     for name in ("time_format", "missing", "on_error", "unfinished"):
         words += _flag(name, layout, plain)
+    if share is not None:
+        words += ["--task.held_out_share", f"{share:g}"]
     stem = re.sub(r"[^\w-]+", "-", path.resolve().name.partition(".")[0]) or "mine"
     return shlex.join([*words, "--out", f"runs/{stem}"])
 

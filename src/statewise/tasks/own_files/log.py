@@ -249,6 +249,11 @@ def _sequences(
 ) -> tuple[Collected, str, list[str]]:
     """Sequences of a file without columns, how it was read, and notes. `most`: sequences, or lines, that are read."""
     if file.family == "folder":
+        for name in ("column", "prompt_column", "group", "order"):
+            if getattr(layout, name) is not None:
+                raise ValueError(
+                    f"{file.path}: a folder is read as one sequence a file, without columns: omit --task.{name}"
+                )
         texts = [text_of(path, layout.encoding, None) for path in files_in(file.path)[:most]]
         try:
             return read_folder(texts, layout, problems), "a folder, one sequence a file", []

@@ -38,7 +38,7 @@ from statewise.tasks.own_files.layout import MISSING, SequenceFile, unescaped
 from statewise.tasks.own_files.lines import Problems
 from statewise.tasks.own_files.log import EventLog, read_log
 from statewise.tasks.own_files.plain_text import files_in
-from statewise.tasks.own_files.splits import split
+from statewise.tasks.own_files.splits import HELD_OUT_SHARE, split
 
 MOST_FREQUENT = 5
 SUSPICIOUS = 1 / 3
@@ -174,7 +174,7 @@ class SequencesConfig(SequenceFile):
 
     held_out_path: str | None = None
     """A file of held-out sequences in the same format; null: a share of `path`."""
-    held_out_share: float = 0.1
+    held_out_share: float = HELD_OUT_SHARE
     """Share of what `split` divides that is held out: of the distinct sequences, chosen by a hash of their symbols."""
     split: Literal["sequence", "case", "time", "column"] = "sequence"
     """What is held out: all copies of some sequences; some cases, whatever their sequence; the cases that begin last,
@@ -322,7 +322,7 @@ class Sequences(Task, ComparedBySymbol):
             left_out = int(known.sum())
             if left_out == len(other):
                 raise ValueError(f"{others[0]}: every sequence is also in {path.name}, so none is held out")
-            parts = training.rows, rows_of(tested.rows, np.flatnonzero(~known))
+            parts = training.rows, tested.rows.part(~known)
             self._held_out_from = f"all of {others[0].name}" + (
                 f" but {left_out:,} that are also in {path.name}, and are left out" if left_out else ""
             )
@@ -335,12 +335,11 @@ class Sequences(Task, ComparedBySymbol):
                 raise ValueError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
             self._find_gaps(log, held_out, used)
             encoded = self._encoded(path, log, used).rows
-            parts = tuple(rows_of(encoded, np.flatnonzero(side)) for side in (~held_out, held_out))  # type: ignore[assignment]
+            parts = (encoded.part(~held_out), encoded.part(held_out))
             self._held_out_from = how
         # A cut sequence of one event has nothing to predict: no event before it, and no end after it.
-        parts = tuple(  # type: ignore[assignment]
-            rows_of(part, np.flatnonzero(part.lengths > np.maximum(part.prompt_lengths, 1))) for part in parts
-        )
+        training, tested = (part.part(part.lengths > np.maximum(part.prompt_lengths, 1)) for part in parts)
+        parts = training, tested
         for part, name in zip(parts, ("training", "held-out")):
             if not len(part):
                 raise ValueError(
@@ -605,13 +604,6 @@ def _json_lists(text: str) -> list[list[str]] | None:
         lists.append([str(symbol) for symbol in value])
         text = text[end:]
     return lists
-
-
-def rows_of(rows: Ragged, chosen: np.ndarray) -> Ragged:
-    """Some of the rows, (m,) numbers."""
-    keep = np.zeros(len(rows), bool)
-    keep[chosen] = True
-    return Ragged(rows.tokens[np.repeat(keep, rows.lengths)], rows.lengths[keep], rows.prompt_lengths[keep])
 
 
 def checksum_of(path: Path) -> str:

@@ -38,6 +38,10 @@ def split(log: EventLog, by: str, share: float, column: str | None) -> Split:
     return _by_sequence(log, share)
 
 
+HELD_OUT_SHARE = 0.1
+"""Default share that is held out."""
+
+
 def keys(log: EventLog) -> list[tuple[int, bytes]]:
     """(N,) keys that are equal for equal sequences of one log."""
     codes = log.codes.astype(np.int32)

@@ -39,5 +39,5 @@ def cut_cases(codes: np.ndarray, offsets: np.ndarray, times: np.ndarray | None) 
     count = int(unfinished.sum())
     return unfinished, (
         f"{counted(count, 'case')} of {len(lengths):,} {'was' if count == 1 else 'were'} still open at the end of the "
-        "log, and get no end symbol"
+        f"log, and {'gets' if count == 1 else 'get'} no end symbol"
     )
