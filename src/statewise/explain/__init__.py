@@ -1,6 +1,7 @@
 """Whether a model of the user's own sequences has understood them: surprises, drift, and one page of figures. Figures
-are data first (`explanation`); `page` draws them. It may import what its row
-in docs/architecture.md names.
+are data first (`explanation`); `page` draws them.
+
+Imports `decoding`, `evaluation`, `model`, `reporting.figures`, `reporting.svg` and `tasks`.
 """
 
 from statewise.explain.explanation import Explanation, explain
