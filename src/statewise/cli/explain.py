@@ -52,9 +52,8 @@ def run(words: list[str]) -> int:
     say(f"process map: {differing:,} of {made.process_map.compared:,} compared edges differ between data and model")
     if made.surprising:
         first = made.surprising[0]
-        say(
-            f"most surprising: {cut(' '.join(first.name.split()))}, {first.nats:.1f} nats where {first.expected_nats:.1f} were expected"
-        )
+        name = cut(" ".join(first.name.split()))
+        say(f"most surprising: {name}, {first.nats:.1f} nats where {first.expected_nats:.1f} were expected")
     for note in made.notes:
         say(note)
     say(f"wrote {page} ({page.stat().st_size / 1000:,.0f} kB) and {figures}")
