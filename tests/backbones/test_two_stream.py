@@ -377,7 +377,7 @@ def test_the_mask_of_cached_keys_is_taken_apart_once_a_pass(monkeypatch):
     [
         ({"window": -1}, "backbone.window must be at least 0, not -1"),
         ({"window": CONTEXT - 1}, f"backbone.window {CONTEXT - 1} limits nothing in a context of {CONTEXT} tokens"),
-        ({"window": CONTEXT + 9}, f"Set --backbone.window to at most {CONTEXT - 2}"),
+        ({"window": CONTEXT + 9}, f"Set backbone.window to at most {CONTEXT - 2}"),
         ({"separate_from": 1.0}, "backbone.separate_from must be at least 0 and below 1"),
         ({"separate_from": 0.5, "variant": "reverse_sps"}, "not reverse_sps"),
         ({"vocabulary_multiple": 0}, "backbone.vocabulary_multiple must be at least 1"),

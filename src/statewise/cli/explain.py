@@ -6,7 +6,7 @@ from pathlib import Path
 
 from statewise.cli.counter import shown_progress
 from statewise.runtime.arguments import Parser, at_least
-from statewise.runtime.messages import say
+from statewise.runtime.messages import cut, say
 
 DESCRIPTION = """Did the model understand your data? Writes one web page into a folder, OUT/index.html, which needs no
 network, and its figures, OUT/explanation.json:
@@ -52,7 +52,8 @@ def run(words: list[str]) -> int:
     say(f"process map: {differing:,} of {made.process_map.compared:,} compared edges differ between data and model")
     if made.surprising:
         first = made.surprising[0]
-        say(f"most surprising: {first.name}, {first.nats:.1f} nats where {first.expected_nats:.1f} were expected")
+        name = cut(" ".join(first.name.split()))
+        say(f"most surprising: {name}, {first.nats:.1f} nats where {first.expected_nats:.1f} were expected")
     for note in made.notes:
         say(note)
     say(f"wrote {page} ({page.stat().st_size / 1000:,.0f} kB) and {figures}")

@@ -13,7 +13,7 @@ from statewise.cli.counter import shown_progress
 from statewise.cli.findings import keep_report
 from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.json_files import printable
-from statewise.runtime.messages import counted, say
+from statewise.runtime.messages import counted, cut, say
 
 if TYPE_CHECKING:
     from statewise.explain.scoring import Scored
@@ -155,7 +155,7 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
     say(*lines, sep="\n")
     say("most surprising cases, by nats beyond those expected:")
     for case, nats, expected in most_surprising(scored, SHOWN):
-        say(f"  {case}: {nats:.2f} nats, expected {expected:.2f}")
+        say(f"  {cut(' '.join(case.split()))}: {nats:.2f} nats, expected {expected:.2f}")
     if formulas:
         say(
             f"{counted(formulas, 'row')} of --out with a cell that begins like a formula (= + - @): open it in a "

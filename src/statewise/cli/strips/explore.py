@@ -20,7 +20,7 @@ def run(words: list[str]) -> int:
         "`possible()`, the names of the possible actions, no step is tried in vain.\n\n"
         "  statewise strips explore blocksworld:3 --steps 60 --lifted --out walks.csv\n"
         "  statewise strips explore --domain d.pddl --problem p.pddl --lifted --out w.csv\n"
-        "  statewise strips explore --simulator my.robot:make --steps 500 --lifted --out walks.csv",
+        "  statewise strips explore --simulator my.robot:make --lifted --out walks.csv",
     )
     parser.add_argument("name", metavar="DOMAIN", nargs="?", help="such as blocksworld:3")
     parser.add_argument("--domain", metavar="FILE", help="a PDDL domain instead")

@@ -338,8 +338,8 @@ class Sequences(Task, ComparedBySymbol):
             parts = (encoded.part(~held_out), encoded.part(held_out))
             self._held_out_from = how
         # A cut sequence of one event has nothing to predict: no event before it, and no end after it.
-        training, tested = (part.part(part.lengths > np.maximum(part.prompt_lengths, 1)) for part in parts)
-        parts = training, tested
+        first, second = (part.part(part.lengths > np.maximum(part.prompt_lengths, 1)) for part in parts)
+        parts = first, second
         for part, name in zip(parts, ("training", "held-out")):
             if not len(part):
                 raise ValueError(
