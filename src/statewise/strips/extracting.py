@@ -43,6 +43,8 @@ LONGEST = 30
 """The most actions of a walk."""
 PER_QUESTION = 4
 """The most traces of each label that an answer gives."""
+SHORT = 10
+"""The most actions of a trace from noisy answers."""
 EXPLORED = 1 / 4
 """The share of the questions for walks that show most."""
 FRESH = 20
@@ -115,8 +117,14 @@ class Answered:
     accepted: np.ndarray
     """(n, A) bool: after the prefixes of `first`, `first` + 1, ... actions."""
 
-    def negatives(self, column: int) -> Iterator[tuple[int, int]]:
-        """Actions that are rejected after a prefix and were accepted before, each with the last such place."""
+    def impossible(self, column: int, taken_within: int | None) -> Iterator[tuple[int, int]]:
+        """Actions that are rejected after a prefix and were accepted before, each with the last such place; with
+        `taken_within`, only those taken in so many actions before."""
+        end = self.first + column
+        if taken_within is not None:
+            last = {action: at for at, action in enumerate(self.walk[:end]) if at >= max(self.first, end - taken_within)}
+            yield from ((action, at) for action, at in last.items() if not self.accepted[column, action])
+            return
         before = self.accepted[:column]
         for action in np.flatnonzero(~self.accepted[column] & before.any(axis=0)):
             yield int(action), self.first + int(np.flatnonzero(before[:, action])[-1])
@@ -179,8 +187,8 @@ class _Asking:
         self.questions = self.near = 0
 
     def accepted(self, prefixes: Sequence[Trace]) -> tuple[np.ndarray, np.ndarray]:
-        """(n, A) bool: which actions are accepted after each prefix; and (n, A) their probabilities, 0 if they are
-        not."""
+        """(n, A) bool: which actions are accepted after each prefix; and (n, A) the probabilities from which walks are
+        drawn: 0 for what is rejected, and for what is uncertain if anything else is accepted."""
         logs = np.asarray(self.predictor.log_probabilities(prefixes), np.float64)
         if logs.shape != (len(prefixes), len(self.actions)) or np.isnan(logs).any():
             raise ValueError(f"the probabilities of {len(self.actions)} actions must be numbers; some are not a number")
@@ -188,7 +196,8 @@ class _Asking:
         self.questions += len(prefixes)
         self.near += int((np.abs(logs - least) < np.log(NEAR)).sum())
         accepted = logs >= least
-        return accepted, np.where(accepted, np.exp(logs), 0.0)
+        sure = logs >= least + np.log(NEAR)
+        return accepted, np.where(np.where(sure.any(axis=1)[:, None], sure, accepted), np.exp(logs), 0.0)
 
     def draw(self, count: int, choose: Callable[[Trace, np.ndarray], int | None] | None = None) -> list[Answered]:
         """`count` walks, each action drawn by its probability among those accepted, or by `choose`, which gets the walk
@@ -211,20 +220,27 @@ class _Asking:
             going = still
         return [Answered(tuple(walk), first, np.array(row)) for walk, first, row in zip(walks, firsts, rows) if row]
 
-    def traces(self, answers: Sequence[Answered]) -> Traces:
+    def traces(self, answers: Sequence[Answered], *, noisy: bool = False) -> Traces:
         """The answers as labelled traces: parts of walks with one more action, at most `PER_QUESTION` of each label for
-        an answer, and without repetition."""
+        an answer, and without repetition.
+
+        Of noisy answers only the actions that were taken count as accepted, which have the larger probabilities, and
+        traces are short, since each action of a trace may be wrong."""
         rows: dict[Trace, int] = {}
         for each in answers:
-            rows[each.walk] = 0
+            if noisy:
+                for start in range(0, len(each.walk), SHORT):
+                    rows.setdefault(each.walk[start : start + SHORT], 0)
+            else:
+                rows[each.walk] = 0
             for column in range(1, len(each.accepted)):
                 end = each.first + column
                 taken = each.walk[end] if end < len(each.walk) else -1
                 fine = [int(at) for at in np.flatnonzero(each.accepted[column]) if at != taken]
-                for action in self._some(fine):
+                for action in [] if noisy else self._some(fine):
                     start = int(self.rng.integers(0, end))
                     rows.setdefault((*each.walk[start:end], action), 0)
-                for action, since in self._some(list(each.negatives(column))):
+                for action, since in self._some(list(each.impossible(column, SHORT if noisy else None))):
                     rows[(*each.walk[since:end], action)] = 1
         rows.pop((), None)
         return Traces(self.actions, tuple(rows), tuple(rows.values()))
@@ -389,32 +405,32 @@ def _noisy(
     asking: _Asking, with_arguments: bool, seconds: float, say: Callable[[str], None]
 ) -> Learned | LiftedModel:
     """The noisy learner whose model explains most of the answers in a fifth of the walks, which is held out."""
-    order = asking.rng.permutation(len(asking.answers))
-    held_places = set(order[: max(1, len(order) // 5)].tolist()) if len(order) > 1 else {0}
-    held = asking.traces([asking.answers[at] for at in sorted(held_places)])
+    order = asking.rng.permutation(len(asking.answers)).tolist()
+    held_places = set(order[: max(1, len(order) // 5)])
+    held = asking.traces([asking.answers[at] for at in sorted(held_places)], noisy=True)
     rest = [each for at, each in enumerate(asking.answers) if at not in held_places] or asking.answers
-    part = asking.traces(rest)
-    learners: list[tuple[str, Callable[..., Learned | LiftedModel]]] = []
+    part = asking.traces(rest, noisy=True)
+    learners: dict[str, Callable[..., Learned | LiftedModel]] = {"ground atoms": learn_noisy}
     if with_arguments:
-        learners.append(("schemas", learn_lifted_noisy))
-    learners.append(("ground atoms", learn_noisy))
-    found: list[tuple[float, str, Learned | LiftedModel]] = []
-    for name, learner in learners:
+        learners = {"schemas": learn_lifted_noisy, **learners}
+    right: dict[str, float] = {}
+    found: dict[str, Learned | LiftedModel] = {}
+    for name, learner in learners.items():
         try:
-            model = learner(part, **_options(seconds / len(learners)))
+            found[name] = learner(part, **_options(seconds / len(learners)))
         except ValueError:
-            if not found and learner is learn_noisy:
+            if learner is learn_noisy and not found:
                 raise
-            continue
-        found.append((explained(model, held), name, model))
-        say(f"{name}: {found[-1][0]:.4f} of {len(held)} traces of held-out walks right")
-    _, name, model = max(found, key=lambda each: each[0])
-    model.report["chosen"] = "the answers are treated as noisy; of traces of held-out walks they explain: " + ", ".join(
-        f"{each} {right:.4f}" for right, each, _ in found
+            continue  # a schema with different numbers of arguments
+        right[name] = explained(found[name], held)
+        say(f"{name}: {right[name]:.4f} of {len(held)} traces of held-out walks right")
+    taken = max(right, key=right.__getitem__)
+    report = found[taken].report
+    report["chosen"] = "the answers are treated as noisy; of traces of held-out walks they explain: " + ", ".join(
+        f"{each} {share:.4f}" for each, share in right.items()
     )
-    model.report["held_out"] = {"traces": len(held), "explained": {each: right for right, each, _ in found}}
-    model.report["held_out"]["taken"] = name
-    return model
+    report["held_out"] = {"traces": len(held), "explained": right, "taken": taken}
+    return found[taken]
 
 
 def _agreement(asking: _Asking, model: ActionModel) -> Agreement:

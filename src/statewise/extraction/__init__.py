@@ -1,0 +1,8 @@
+"""A trained sequence model as a predictor of actions, from which `strips.extract` extracts an action model.
+
+The wing `strips` is a library without torch, so the bridge stands above both.
+"""
+
+from statewise.extraction.prediction import SequencePredictor
+
+__all__ = ["SequencePredictor"]
