@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -106,7 +107,7 @@ class SequencePredictor(ActionPredictor):
         for at in order:
             if not self.pieces[at]:
                 raise ValueError(f"the action {self._names[at]!r} has no tokens")
-        for one, other in zip(order, order[1:]):
+        for one, other in pairwise(order):
             if self.pieces[other][: len(self.pieces[one])] == self.pieces[one]:
                 raise ValueError(
                     f"the tokens of the action {self._names[one]!r} begin those of {self._names[other]!r}: the model "
@@ -133,5 +134,3 @@ class SequencePredictor(ActionPredictor):
         if not found:
             raise ValueError("no sequence of the task of this run begins with one of the actions")
         return np.array(found)
-
-

@@ -1,4 +1,4 @@
-"""Extracts the STRIPS model that a predictor of actions implies, by questions: after a prefix, which actions may follow?
+"""Extracts the STRIPS model that a predictor of actions implies, by questions: which actions may follow a prefix?
 
 A predictor gives each action a probability; a rule says from which probability on it accepts an action (`Acceptance`).
 An action that it accepts after a prefix and rejects further on in the same walk was made impossible by what happened in
@@ -23,14 +23,15 @@ import numpy as np
 
 from statewise.runtime.progress import announced
 from statewise.strips.asking.exploring import explore
-from statewise.strips.exact.frame import Options
+from statewise.strips.exact.frame import GRACE, Clock, Options
 from statewise.strips.exact.ground import Contradiction, learn_exact
-from statewise.strips.exact.lifted import learn_lifted_exact
+from statewise.strips.exact.lifted import MOST_ARITY, learn_lifted_exact
 from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
-from statewise.strips.methods import explained, learn, learn_schemas
-from statewise.strips.model.learned import Learned, alone, claim, may_claim, write_model
+from statewise.strips.exact.verdicts import Seen
+from statewise.strips.methods import explained
+from statewise.strips.model.learned import SEEN_FILE, Learned, alone, claim, may_claim, write_model
 from statewise.strips.model.model import ActionModel, evidence_of
-from statewise.strips.model.schemas import LiftedModel, arguments
+from statewise.strips.model.schemas import LiftedModel, arguments, sorts_of
 from statewise.strips.model.traces import Trace, Traces
 
 QUESTIONS = 1000
@@ -47,10 +48,14 @@ SHORT = 10
 """The most actions of a trace from noisy answers."""
 EXPLORED = 1 / 4
 """The share of the questions for walks that show most."""
-FRESH = 20
-"""The number of walks in which the fidelity is measured."""
+FRESH, FEW = 20, 5
+"""The number of walks of each model in which the fidelity is measured, and how many of them are drawn at once."""
 NEAR = 3.0
 """An answer is uncertain if the probability is within this factor of the one that decides."""
+
+
+Choice = Callable[[Trace, np.ndarray], int | None]
+"""The action after a walk, given the probabilities (A,) of the accepted ones; None: the walk ends."""
 
 
 class ActionPredictor(Protocol):
@@ -122,7 +127,9 @@ class Answered:
         `taken_within`, only those taken in so many actions before."""
         end = self.first + column
         if taken_within is not None:
-            last = {action: at for at, action in enumerate(self.walk[:end]) if at >= max(self.first, end - taken_within)}
+            last = {
+                action: at for at, action in enumerate(self.walk[:end]) if at >= max(self.first, end - taken_within)
+            }
             yield from ((action, at) for action, at in last.items() if not self.accepted[column, action])
             return
         before = self.accepted[:column]
@@ -199,7 +206,7 @@ class _Asking:
         sure = logs >= least + np.log(NEAR)
         return accepted, np.where(np.where(sure.any(axis=1)[:, None], sure, accepted), np.exp(logs), 0.0)
 
-    def draw(self, count: int, choose: Callable[[Trace, np.ndarray], int | None] | None = None) -> list[Answered]:
+    def draw(self, count: int, choose: Choice | None = None) -> list[Answered]:
         """`count` walks, each action drawn by its probability among those accepted, or by `choose`, which gets the walk
         and the probabilities."""
         walks = [list(each) for each in self.predictor.begin(self.rng, count)]
@@ -219,6 +226,13 @@ class _Asking:
                     still.append(place)
             going = still
         return [Answered(tuple(walk), first, np.array(row)) for walk, first, row in zip(walks, firsts, rows) if row]
+
+    def fresh(self, until: float, choose: Choice | None = None) -> Iterator[Answered]:
+        """`FRESH` walks as in `draw`; only the first few once the time is up."""
+        for drawn in range(0, FRESH, FEW):
+            if drawn and time.monotonic() > until:
+                break
+            yield from self.draw(FEW, choose)
 
     def traces(self, answers: Sequence[Answered], *, noisy: bool = False) -> Traces:
         """The answers as labelled traces: parts of walks with one more action, at most `PER_QUESTION` of each label for
@@ -254,8 +268,10 @@ class _Asking:
 class _AsSimulator:
     """The predictor as a simulator for `explore`: a step is possible if it is accepted."""
 
-    def __init__(self, asking: _Asking) -> None:
+    def __init__(self, asking: _Asking, questions: int, until: float) -> None:
+        """Nothing is possible after so many questions in all, and after the time `until`, so that exploring ends."""
         self.asking, self.actions = asking, asking.actions
+        self.questions, self.until = questions, until
         self.number = {name: at for at, name in enumerate(self.actions)}
         self.beginning = asking.predictor.begin(asking.rng, 1)[0]
         self.walk: Trace = ()
@@ -278,6 +294,8 @@ class _AsSimulator:
 
     def possible(self) -> list[str]:
         """The accepted actions."""
+        if self.asking.questions >= self.questions or time.monotonic() > self.until:
+            return []
         return [self.actions[int(at)] for at in np.flatnonzero(self.rows[-1])]
 
     def step(self, action: str) -> bool:
@@ -333,22 +351,18 @@ def extract(
             "the predictor accepts no action after the beginnings of its walks: accept smaller probabilities"
         )
     say(f"{asking.questions} questions in {len(asking.answers)} walks of its own")
-    with_arguments = all(" " in name for name in asking.actions)
+    with_arguments = all(" " in name for name in asking.actions) and _regular(asking.actions)
     traces = asking.traces(asking.answers)
     best = _clean(traces, with_arguments, left(1 / 4))
-    if asking.questions < questions and time.monotonic() < until + left(1 / 8):
+    until = time.monotonic() + left(1 / 4)
+    if asking.questions < questions:
         if best is not None:
-            simulator = _AsSimulator(asking)
-            explore(
-                simulator,
-                max(1, questions - asking.questions),
-                lifted=with_arguments,
-                max_length=max(1, asking.longest - len(simulator.beginning)),
-                seed=seed,
-            )
+            simulator = _AsSimulator(asking, questions, until)
+            most = max(1, asking.longest - len(simulator.beginning))
+            explore(simulator, questions, lifted=with_arguments, max_length=most, seed=seed)
             simulator.finish()
-        else:
-            asking.answers += asking.draw(-(-(questions - asking.questions) // asking.longest))
+        while best is None and asking.questions < questions and time.monotonic() < until:
+            asking.answers += asking.draw(min(AT_ONCE, -(-(questions - asking.questions) // asking.longest)))
         say(f"{asking.questions} questions in {len(asking.answers)} walks")
         traces = asking.traces(asking.answers)
         best = _clean(traces, with_arguments, left(1 / 3))
@@ -358,7 +372,7 @@ def extract(
         say("the answers contradict each other: they are treated as noisy")
         best = _noisy(asking, with_arguments, left(0.8), say)
     model = best.model if isinstance(best, Learned) else best.ground(asking.actions)
-    agreement = _agreement(asking, model)
+    agreement = _agreement(asking, model, begun + seconds)
     report = best.report
     report["extracted"] = {
         "questions": asked,
@@ -380,6 +394,15 @@ def extract(
     return made
 
 
+def _regular(actions: Sequence[str]) -> bool:
+    """Whether each schema always has the same number of arguments."""
+    widths: dict[str, set[int]] = {}
+    for name in actions:
+        schema, objects = arguments(name)
+        widths.setdefault(schema, set()).add(len(objects))
+    return all(len(each) == 1 for each in widths.values())
+
+
 def _options(seconds: float) -> Options:
     return {"seconds": seconds}
 
@@ -392,18 +415,12 @@ def _clean(traces: Traces, with_arguments: bool, seconds: float) -> Learned | Li
             found = learner(traces, **_options(seconds / 2))
         except Contradiction:
             return None
-        except ValueError:
-            if learner is learn_exact:
-                raise
-            continue  # a schema with different numbers of arguments
         if explained(found, traces) == 1:
             return found
     return None
 
 
-def _noisy(
-    asking: _Asking, with_arguments: bool, seconds: float, say: Callable[[str], None]
-) -> Learned | LiftedModel:
+def _noisy(asking: _Asking, with_arguments: bool, seconds: float, say: Callable[[str], None]) -> Learned | LiftedModel:
     """The noisy learner whose model explains most of the answers in a fifth of the walks, which is held out."""
     order = asking.rng.permutation(len(asking.answers)).tolist()
     held_places = set(order[: max(1, len(order) // 5)])
@@ -416,12 +433,7 @@ def _noisy(
     right: dict[str, float] = {}
     found: dict[str, Learned | LiftedModel] = {}
     for name, learner in learners.items():
-        try:
-            found[name] = learner(part, **_options(seconds / len(learners)))
-        except ValueError:
-            if learner is learn_noisy and not found:
-                raise
-            continue  # a schema with different numbers of arguments
+        found[name] = learner(part, **_options(seconds / len(learners)))
         right[name] = explained(found[name], held)
         say(f"{name}: {right[name]:.4f} of {len(held)} traces of held-out walks right")
     taken = max(right, key=right.__getitem__)
@@ -433,12 +445,12 @@ def _noisy(
     return found[taken]
 
 
-def _agreement(asking: _Asking, model: ActionModel) -> Agreement:
-    """How far the extracted model agrees with the predictor in fresh walks of either."""
+def _agreement(asking: _Asking, model: ActionModel, until: float) -> Agreement:
+    """How far the extracted model agrees with the predictor in fresh walks of either, fewer if the time is up."""
     counts = dict.fromkeys(
         ("accepted", "accepted_by_both", "rejected", "rejected_by_both", "undecidable", "promised"), 0
     )
-    for each in asking.draw(FRESH):
+    for each in asking.fresh(until):
         before = np.zeros(len(asking.actions), bool)
         for column, accepted in enumerate(each.accepted):
             mine = np.zeros(len(asking.actions), bool)
@@ -461,7 +473,7 @@ def _agreement(asking: _Asking, model: ActionModel) -> Agreement:
         return int(asking.rng.choice(len(chance), p=chance / chance.sum())) if chance.sum() > 0 else None
 
     agreed = 0
-    for each in asking.draw(FRESH, choose):
+    for each in asking.fresh(until, choose):
         for column, accepted in enumerate(each.accepted):
             able = known(each.walk[: each.first + column])
             counts["promised"] += len(able)
@@ -470,20 +482,23 @@ def _agreement(asking: _Asking, model: ActionModel) -> Agreement:
 
 
 def _write(made: Extracted, best: Learned | LiftedModel, folder: Path, overwrite: bool, seconds: float) -> None:
-    """Writes the folder; after answers without contradictions with what they show, for `check`."""
+    """Writes the folder; if answers did not contradict each other, with what they show, for `check`."""
+    files: dict[str, bytes] = {}
+    lifted = isinstance(best, LiftedModel)
     if not made.noisy:
-        again = (learn_schemas if isinstance(best, LiftedModel) else learn)(
-            made.traces, method="exact", seconds=seconds, folder=folder, overwrite=overwrite
+        clock = Clock(max(GRACE, seconds))
+        seen = Seen.of(
+            made.traces,
+            arity=MOST_ARITY if lifted else None,
+            constants=sorted(sorts_of(made.traces.actions)[1]) if lifted else [],
+            reading=lambda rows: clock.reading(rows, 0.1),
+            has_time=clock.has_time,
         )
-        again.report["extracted"] = made.report
-        from statewise.runtime.durable import write_atomically
-        from statewise.runtime.json_files import json_bytes
-
-        write_atomically(folder / "report.json", json_bytes(again.report))
-        return
+        if all(seen.negatives):
+            files[SEEN_FILE] = seen.as_json()
     with alone(folder):
         claim(folder, overwrite, resumes=False)
         if isinstance(best, LiftedModel):
-            write_model(folder, made.model, best.report, schemas=best.schemas)
+            write_model(folder, made.model, best.report, files, schemas=best.schemas)
         else:
-            best.save(folder)
+            best.save(folder, files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from statewise.runtime.messages import counted, say
 
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Domain, Extracted
+
+VERIFYING = 20.0
+"""The most seconds for comparing with the true domain."""
 
 
 def run(words: list[str]) -> int:
@@ -33,7 +37,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder for the action model")
     parser.add_overwrite("replace a model that statewise wrote")
     parser.add_argument("--questions", type=at_least(1), default=1000, help="number of questions (default: 1000)")
-    parser.add_argument("--seconds", type=above(0), default=60.0, help="time limit in seconds (default: 60)")
+    parser.add_argument(
+        "--seconds", type=above(0), default=60.0, help="time limit in seconds, without proofs (default: 60)"
+    )
     parser.add_argument("--seed", type=at_least(0), default=1, help="seed of all that is drawn (default: 1)")
     parser.add_argument(
         "--accept",
@@ -48,7 +54,9 @@ def run(words: list[str]) -> int:
         help="this share; for `gap` the ratio of probabilities that counts as a gap (default: 0.1)",
     )
     parser.add_argument("--actions", metavar="FILE", help="names of the actions, a line each (default: all symbols)")
-    parser.add_argument("--against", metavar="REFERENCE", help=f"the true model, if the task does not know it: {AGAINST}")
+    parser.add_argument(
+        "--against", metavar="REFERENCE", help=f"the true model, if the task does not know it: {AGAINST}"
+    )
     options = parser.parse_args(words)
 
     from statewise.strips import Acceptance, extract
@@ -78,7 +86,7 @@ def run(words: list[str]) -> int:
             say=lambda text: say(text, file=sys.stderr, flush=True),
             facts={"run": options.run, "checkpoint": step},
         )
-    _show(made, acceptance)
+    _show(made, acceptance.described())
     found = predictor.truth if reference is None else reference
     if found is not None:
         _compare(made, found)
@@ -99,34 +107,40 @@ def _names(path: Path) -> list[str]:
     return names
 
 
-def _show(made: Extracted, acceptance: object) -> None:
+def _show(made: Extracted, accepted: str) -> None:
     from statewise.cli.commands import terminal_width
-    from statewise.strips import Acceptance, model_table
+    from statewise.strips import model_table
 
-    assert isinstance(acceptance, Acceptance)
     width, agreed = terminal_width(), made.agreement
     say("\n".join(made.schemas.as_lines(width)) if made.schemas is not None else model_table(made.model, width))
     say()
-    say(f"accepted   {acceptance.described()}; {made.uncertain:.2%} of the probabilities are within a factor of 3 of it")
-    say(
-        f"answers    {counted(made.questions, 'question')}, "
-        + ("which contradict each other: treated as noisy" if made.noisy else "without contradictions")
+    _entry("accepted", f"{accepted}; {made.uncertain:.2%} of the probabilities are within a factor of 3 of it")
+    contradict = "which contradict each other: treated as noisy" if made.noisy else "without contradictions"
+    _entry("answers", f"{counted(made.questions, 'question')}, {contradict}")
+    by_both, rejected = (
+        _share(agreed.accepted_by_both, agreed.accepted),
+        _share(agreed.rejected_by_both, agreed.rejected),
     )
-    say(f"fidelity   {_share(agreed.accepted_by_both, agreed.accepted)} of what the sequence model accepts is accepted")
-    say(
-        f"           {_share(agreed.rejected_by_both, agreed.rejected)} of what it rejects, and accepted earlier in the "
-        "trace, is rejected"
-    )
-    say(
-        f"           {_share(agreed.promised_and_accepted, agreed.promised)} of what the extracted model knows to be "
-        "possible, in traces of its own, is accepted by the sequence model"
-    )
+    promised = _share(agreed.promised_and_accepted, agreed.promised)
+    _entry("fidelity", f"{by_both} of the actions that the sequence model accepts are accepted")
+    _entry("", f"{rejected} of those that it rejects, and accepted earlier in the trace, are rejected")
+    _entry("", f"{promised} of those that the extracted model knows to be possible are accepted by the sequence model")
     kind = "schemas" if made.schemas is not None else "ground atoms"
-    say(f"A STRIPS model of {kind} agrees with the sequence model in {agreed.share:.2%} of the answers in fresh traces.")
+    say(
+        f"A STRIPS model of {kind} agrees with the sequence model in {agreed.share:.2%} of the answers in fresh traces."
+    )
+
+
+def _entry(label: str, text: str) -> None:
+    """A line of the report, wrapped beside its label."""
+    from statewise.cli.commands import terminal_width
+
+    width = max(40, terminal_width())
+    say(textwrap.fill(f"{label:10} {text}", width, subsequent_indent=" " * 11, break_on_hyphens=False))
 
 
 def _share(part: int, of: int) -> str:
-    return f"{part:,} of {of:,} ({part / of:.2%})" if of else "0 of 0"
+    return f"{part:,} of {of:,}" + (f" ({part / of:.2%})" if of else "")
 
 
 def _compare(made: Extracted, reference: ActionModel | Domain) -> None:
@@ -134,17 +148,17 @@ def _compare(made: Extracted, reference: ActionModel | Domain) -> None:
     from statewise.strips import Domain, verify
 
     drawn = isinstance(reference, Domain)
-    verdict = verify(made.model, reference, drawn_only=drawn, seconds=20.0)
-    of = "the traces that can be drawn from the true domain" if drawn else "all traces"
+    verdict = verify(made.model, reference, drawn_only=drawn, seconds=VERIFYING)
     if verdict.outcome == "equivalent":
-        say(f"truth      equivalent on {of}")
+        of = "all traces that can be drawn from the true domain" if drawn else "all traces"
+        _entry("truth", f"equivalent on {of}; proven for {verdict.proven}")
     elif verdict.counterexample is None:
-        say(f"truth      unknown: {verdict.reason}; equal on all traces of up to {verdict.depth} actions")
+        _entry("truth", f"unknown: {verdict.reason}; equal on all traces of up to {verdict.depth} actions")
     else:
-        who = "accepts" if verdict.accepted_by == "learned" else "rejects"
-        other = "rejects" if who == "accepts" else "accepts"
-        shortest = "the shortest difference" if verdict.shortest else "a difference"
-        say(
-            f"truth      different; {shortest}: {', '.join(verdict.counterexample)}: the extracted model {who} the last "
-            f"action, the true one {other} it"
+        does = "accepts" if verdict.accepted_by == "learned" else "rejects"
+        shortest = "the shortest trace" if verdict.shortest else "a trace"
+        _entry(
+            "truth",
+            f"different; {shortest} that shows it: {', '.join(verdict.counterexample)}. The extracted model {does} the "
+            "last action, wrongly",
         )
