@@ -44,7 +44,7 @@ LONGEST = 30
 """The most actions of a walk."""
 PER_QUESTION = 4
 """The most traces of each label that an answer gives."""
-SHORT = 10
+SHORT = 30
 """The most actions of a trace from noisy answers."""
 EXPLORED = 1 / 4
 """The share of the questions for walks that show most."""
@@ -195,16 +195,18 @@ class _Asking:
 
     def accepted(self, prefixes: Sequence[Trace]) -> tuple[np.ndarray, np.ndarray]:
         """(n, A) bool: which actions are accepted after each prefix; and (n, A) the probabilities from which walks are
-        drawn: 0 for what is rejected, and for what is uncertain if anything else is accepted."""
+        drawn: 0 for what is rejected or uncertain."""
         logs = np.asarray(self.predictor.log_probabilities(prefixes), np.float64)
         if logs.shape != (len(prefixes), len(self.actions)) or np.isnan(logs).any():
-            raise ValueError(f"the probabilities of {len(self.actions)} actions must be numbers; some are not a number")
+            raise ValueError(
+                f"the predictor must give {len(prefixes)} times {len(self.actions)} log-probabilities; it gives an array "
+                f"of shape {logs.shape}{', with values that are not a number' if np.isnan(logs).any() else ''}"
+            )
         least = self.acceptance.least(logs)
         self.questions += len(prefixes)
         self.near += int((np.abs(logs - least) < np.log(NEAR)).sum())
         accepted = logs >= least
-        sure = logs >= least + np.log(NEAR)
-        return accepted, np.where(np.where(sure.any(axis=1)[:, None], sure, accepted), np.exp(logs), 0.0)
+        return accepted, np.where(logs >= least + np.log(NEAR), np.exp(logs), 0.0)
 
     def draw(self, count: int, choose: Choice | None = None) -> list[Answered]:
         """`count` walks, each action drawn by its probability among those accepted, or by `choose`, which gets the walk
