@@ -1,7 +1,8 @@
 """STRIPS world models from action traces: a wing for AI planning, which imports only `runtime` and `reporting`.
 
 Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `observed`, `rivals`,
-`asking`, `planning`, `write`, `amlgym`. Above them `methods` and `hybrid` choose and combine the ways to learn.
+`asking`, `planning`, `write`, `amlgym`. Above them `methods` and `hybrid` choose and combine the ways to learn, and
+`extracting` asks a predictor of actions what it implies.
 
 This is the public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from statewise.strips.exact.noisy import learn_lifted_noisy as learn_lifted_noisy
     from statewise.strips.exact.noisy import learn_noisy as learn_noisy
     from statewise.strips.exact.symmetry import symmetric as symmetric
+    from statewise.strips.extracting import Acceptance as Acceptance
+    from statewise.strips.extracting import ActionPredictor as ActionPredictor
+    from statewise.strips.extracting import Extracted as Extracted
+    from statewise.strips.extracting import extract as extract
     from statewise.strips.hybrid import learn_hybrid as learn_hybrid
     from statewise.strips.methods import METHODS as METHODS
     from statewise.strips.methods import learn as learn
@@ -113,6 +118,7 @@ PUBLIC = {
     "exact.lifted": ("learn_lifted_exact",),
     "exact.noisy": ("learn_lifted_noisy", "learn_noisy"),
     "exact.symmetry": ("symmetric",),
+    "extracting": ("Acceptance", "ActionPredictor", "Extracted", "extract"),
     "hybrid": ("learn_hybrid",),
     "methods": ("METHODS", "learn", "learn_schemas"),
     "model.learned": ("PICTURES", "PICTURE_SIGNS", "Learned", "read_learned_model", "read_schemas"),

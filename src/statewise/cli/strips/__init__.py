@@ -1,4 +1,5 @@
-"""statewise strips: a file per verb. Of the library it imports `strips`, `reporting` and `runtime`."""
+"""statewise strips: a file per verb. Of the library it imports `strips`, `reporting` and `runtime`;
+`extract` also loads a run."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ COMMANDS = {
     "traces": "draw random traces from a domain",
     "explore": "draw the traces from a simulator that show most",
     "learn": "learn an action model from traces",
+    "extract": "extract the action model that a trained sequence model implies",
     "show": "show a model as text and plots",
     "verify": "decide equivalence with a reference, or find a shortest counterexample",
     "check": "say which new traces are certainly valid or invalid",
