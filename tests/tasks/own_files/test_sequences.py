@@ -18,6 +18,7 @@ from statewise.tasks.own_files.encodings import text_of
 from statewise.tasks.own_files.layout import SequenceFile
 from statewise.tasks.own_files.log import read_log
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
+from statewise.tasks.own_files.splits import HELD_OUT_SHARE
 
 
 def written(tmp_path, text, name="data.txt"):
@@ -664,3 +665,7 @@ def test_symbols_in_brackets_are_lists_only_where_they_are_no_symbols(tmp_path):
         assert task.continuation("x", task.encode(text)) == f" {text}"
     with pytest.raises(ValueError, match="unknown symbol"):
         task.encode("x [3]")
+
+
+def test_what_inspect_assumes_is_what_the_task_holds_out():
+    assert SequencesConfig("x.csv").held_out_share == HELD_OUT_SHARE

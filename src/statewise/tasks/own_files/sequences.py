@@ -38,7 +38,7 @@ from statewise.tasks.own_files.layout import MISSING, SequenceFile, unescaped
 from statewise.tasks.own_files.lines import Problems
 from statewise.tasks.own_files.log import EventLog, read_log
 from statewise.tasks.own_files.plain_text import files_in
-from statewise.tasks.own_files.splits import HELD_OUT_SHARE, split
+from statewise.tasks.own_files.splits import split
 
 MOST_FREQUENT = 5
 SUSPICIOUS = 1 / 3
@@ -174,7 +174,7 @@ class SequencesConfig(SequenceFile):
 
     held_out_path: str | None = None
     """A file of held-out sequences in the same format; null: a share of `path`."""
-    held_out_share: float = HELD_OUT_SHARE
+    held_out_share: float = 0.1
     """Share of what `split` divides that is held out: of the distinct sequences, chosen by a hash of their symbols."""
     split: Literal["sequence", "case", "time", "column"] = "sequence"
     """What is held out: all copies of some sequences; some cases, whatever their sequence; the cases that begin last,
