@@ -115,7 +115,7 @@ def _show(made: Extracted, accepted: str) -> None:
     say("\n".join(made.schemas.as_lines(width)) if made.schemas is not None else model_table(made.model, width))
     say()
     _entry("accepted", f"{accepted}; {made.uncertain:.2%} of the probabilities are within a factor of 3 of it")
-    contradict = "which contradict each other: treated as noisy" if made.noisy else "without contradictions"
+    contradict = "some of which are treated as wrong" if made.noisy else "without contradictions"
     _entry("answers", f"{counted(made.questions, 'question')}, {contradict}")
     by_both, rejected = (
         _share(agreed.accepted_by_both, agreed.accepted),
