@@ -9,6 +9,9 @@ import pytest
 from disk import in_thread
 
 from statewise.cli import main
+from statewise.model.model import keep_model, new_model
+from statewise.model.recipes import read_recipe
+from statewise.strips import domain, read_learned_model
 from statewise.strips.model.learned import Learned, alone
 from statewise.strips.planning.planner import installed
 from statewise.strips.trace_data.trace_files import read_traces
@@ -834,3 +837,48 @@ def test_questions_answers_and_a_simulator(capsys, tmp_path, monkeypatch):
         code, _, err = called(capsys, *words)
         assert (code, "Traceback" in err) == (2, False), words
         assert "statewise: " in err or "usage" in err
+
+
+def test_a_model_is_extracted_from_a_run(capsys, tmp_path):
+    task = {"name": "strips_traces", "domain": "blocksworld:2", "max_length": 8, "held_out_traces": 5}
+    backbone = {"name": "gpt", "width": 16, "layers": 1, "heads": 2}
+    recipe = {"task": task, "backbone": backbone, "objective": "next_token"}
+    keep_model(new_model(read_recipe(json.dumps(recipe))), tmp_path / "run", overwrite=False)
+    words = ("extract", tmp_path / "run", "--questions", 60, "--out", tmp_path / "m")
+    code, out, err = called(capsys, *words)
+    assert (code, "questions in" in err) == (0, True)
+    # an untrained model accepts everything, which is wrong: a trace shows it
+    flat = " ".join(out.split())
+    assert "without contradictions" in flat
+    assert "truth different; the shortest trace that shows it: " in flat
+    assert "The extracted model accepts the last action, wrongly; the sequence model accepts it" in flat
+    report = json.loads((tmp_path / "m" / "report.json").read_text())["extracted"]
+    assert (report["checkpoint"], report["share"], report["agreement"]["share"]) == (0, 0.1, 1.0)
+    assert called(capsys, "verify", tmp_path / "m", "--against", "blocksworld:2")[0] == 1
+    (tmp_path / "names.txt").write_text("pickup b1\nputdown b1\n")
+    (tmp_path / "twice.txt").write_text("pickup b1\npickup  b1\n")
+    (tmp_path / "unknown.txt").write_text("pickup b1\n\x1b[31mjump [/b] <b>\n")
+    again = ("--overwrite", *words[1:])
+    for more in (
+        ("extract", *words[1:]),
+        ("extract", *again, "--share", 2),
+        ("extract", *again, "--share", "nan"),
+        ("extract", *again, "--seconds", -1),
+        ("extract", *again, "--seconds", "nan"),
+        ("extract", *again, "--questions", 0),
+        ("extract", *again, "--questions", "9" * 30),
+        ("extract", *again, "--accept", "most"),
+        ("extract", *again, "--actions", tmp_path),
+        ("extract", *again, "--actions", tmp_path / "none.txt"),
+        ("extract", *again, "--actions", tmp_path / "twice.txt"),
+        ("extract", *again, "--actions", tmp_path / "unknown.txt"),
+        ("extract", *again, "--against", "nowhere"),
+        ("extract", *again, "--against", "gripper:1"),
+        ("extract", *again, "--checkpoint", "7"),
+        ("extract", tmp_path / "m", "--out", tmp_path / "o"),
+        ("extract", tmp_path / "run", "--out", tmp_path / "run", "--overwrite"),
+        ("extract", tmp_path / "run", "--out", tmp_path / "names.txt", "--overwrite"),
+    ):
+        code, _, err = called(capsys, *more)
+        assert (code, "Traceback" in err, "statewise: " in err) == (2, False, True), (more, err)
+    assert read_learned_model(tmp_path / "m").names == domain("blocksworld:2").model.names

@@ -4,8 +4,8 @@ A predictor gives each action a probability; a rule says from which probability 
 An action that it accepts after a prefix and rejects further on in the same walk was made impossible by what happened in
 between: this part of the walk, with the action, is a negative trace of Definition 1 of the STRIPS Transformer paper,
 whatever the initial state is. An action that it accepts ends a valid trace. From these traces the exact learners find
-schemas or ground atoms (`exact`). Where answers contradict each other, they are treated as noisy (`exact.noisy`), and
-of schemas and ground atoms those are chosen that explain more of a fifth of the walks, which is held out.
+schemas or ground atoms (`exact`). Where answers contradict each other, or schemas do not explain all of them, they are
+also treated as noisy (`exact.noisy`), and the model is chosen that explains most of a fifth of the walks, held out.
 
 Walks are drawn from the predictor's own probabilities. If its answers are free of contradictions, a fourth of the
 questions goes to walks that show most (`asking.exploring`). Answers with errors would lead these into the errors.
@@ -28,7 +28,7 @@ from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.lifted import MOST_ARITY, learn_lifted_exact
 from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
 from statewise.strips.exact.verdicts import Seen
-from statewise.strips.methods import explained
+from statewise.strips.methods import Model, explained
 from statewise.strips.model.learned import SEEN_FILE, Learned, alone, claim, may_claim, write_model
 from statewise.strips.model.model import ActionModel, evidence_of
 from statewise.strips.model.schemas import LiftedModel, arguments, sorts_of
@@ -42,10 +42,11 @@ AT_ONCE = 16
 """The number of walks that are drawn at once."""
 LONGEST = 30
 """The most actions of a walk."""
+EXACT = "ground atoms, exactly"
 PER_QUESTION = 4
 """The most traces of each label that an answer gives."""
-SHORT = 30
-"""The most actions of a trace from noisy answers."""
+OVERLAPS = 6
+"""The most negative traces from noisy answers that have an action of a walk in common."""
 EXPLORED = 1 / 4
 """The share of the questions for walks that show most."""
 FRESH, FEW = 20, 5
@@ -122,19 +123,15 @@ class Answered:
     accepted: np.ndarray
     """(n, A) bool: after the prefixes of `first`, `first` + 1, ... actions."""
 
-    def impossible(self, column: int, taken_within: int | None) -> Iterator[tuple[int, int]]:
-        """Actions that are rejected after a prefix and were accepted before, each with the last such place; with
-        `taken_within`, only those taken in so many actions before."""
+    def impossible(self, column: int, *, taken: bool) -> Iterator[tuple[int, int]]:
+        """Actions that are rejected after a prefix and were accepted before, each with the last such place; or only
+        those that were `taken`."""
         end = self.first + column
-        if taken_within is not None:
-            last = {
-                action: at for at, action in enumerate(self.walk[:end]) if at >= max(self.first, end - taken_within)
-            }
-            yield from ((action, at) for action, at in last.items() if not self.accepted[column, action])
-            return
-        before = self.accepted[:column]
-        for action in np.flatnonzero(~self.accepted[column] & before.any(axis=0)):
-            yield int(action), self.first + int(np.flatnonzero(before[:, action])[-1])
+        last = {action: at for at, action in enumerate(self.walk[:end]) if at >= self.first}
+        if not taken:
+            places, actions = np.nonzero(self.accepted[:column])
+            last = {int(action): self.first + int(at) for at, action in zip(places, actions)}
+        yield from ((action, at) for action, at in last.items() if not self.accepted[column, action])
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,7 @@ class Extracted:
     schemas: LiftedModel | None
     """None if ground atoms explain the answers better."""
     noisy: bool
-    """Whether answers contradicted each other."""
+    """Whether answers are treated as noisy: they contradict each other, or schemas explain more of held-out ones so."""
     questions: int
     """The number of questions: prefixes, each with all actions."""
     uncertain: float
@@ -199,8 +196,8 @@ class _Asking:
         logs = np.asarray(self.predictor.log_probabilities(prefixes), np.float64)
         if logs.shape != (len(prefixes), len(self.actions)) or np.isnan(logs).any():
             raise ValueError(
-                f"the predictor must give {len(prefixes)} times {len(self.actions)} log-probabilities; it gives "
-                f"an array of shape {logs.shape}{', with values that are not a number' if np.isnan(logs).any() else ''}"
+                f"the predictor must give {len(prefixes)} times {len(self.actions)} log-probabilities; it gives an "
+                f"array of shape {logs.shape}{', with values that are not a number' if np.isnan(logs).any() else ''}"
             )
         least = self.acceptance.least(logs)
         self.questions += len(prefixes)
@@ -237,29 +234,44 @@ class _Asking:
             yield from self.draw(FEW, choose)
 
     def traces(self, answers: Sequence[Answered], *, noisy: bool = False) -> Traces:
-        """The answers as labelled traces: parts of walks with one more action, at most `PER_QUESTION` of each label for
-        an answer, and without repetition.
-
-        Of noisy answers only the actions that were taken count as accepted, which have the larger probabilities, and
-        traces are short, since each action of a trace may be wrong."""
+        """The answers as labelled traces: parts of walks with one more action, without repetition; see `_exact` and
+        `_noisy`."""
         rows: dict[Trace, int] = {}
         for each in answers:
-            if noisy:
-                for start in range(0, len(each.walk), SHORT):
-                    rows.setdefault(each.walk[start : start + SHORT], 0)
-            else:
-                rows[each.walk] = 0
-            for column in range(1, len(each.accepted)):
-                end = each.first + column
-                taken = each.walk[end] if end < len(each.walk) else -1
-                fine = [int(at) for at in np.flatnonzero(each.accepted[column]) if at != taken]
-                for action in [] if noisy else self._some(fine):
-                    start = int(self.rng.integers(0, end))
-                    rows.setdefault((*each.walk[start:end], action), 0)
-                for action, since in self._some(list(each.impossible(column, SHORT if noisy else None))):
-                    rows[(*each.walk[since:end], action)] = 1
-        rows.pop((), None)
+            for row, label in self._noisy(each) if noisy else self._exact(each):
+                if row and (label or row not in rows):
+                    rows[row] = label
         return Traces(self.actions, tuple(rows), tuple(rows.values()))
+
+    def _exact(self, answered: Answered) -> Iterator[tuple[Trace, int]]:
+        """At most `PER_QUESTION` traces of each label for an answer, and the walk."""
+        walk = answered.walk
+        yield walk, 0
+        for column in range(1, len(answered.accepted)):
+            end = answered.first + column
+            taken = walk[end] if end < len(walk) else -1
+            for action in self._some([int(at) for at in np.flatnonzero(answered.accepted[column]) if at != taken]):
+                yield (*walk[int(self.rng.integers(0, end)) : end], action), 0
+            for action, since in self._some(list(answered.impossible(column, taken=False))):
+                yield (*walk[since:end], action), 1
+
+    def _noisy(self, answered: Answered) -> Iterator[tuple[Trace, int]]:
+        """Of noisy answers only the actions that were taken count as accepted, which have the larger probabilities.
+        Of the negative traces at most `OVERLAPS` have an action of the walk in common: noise is what few traces show,
+        and a wrong action should not be in many."""
+        walk = answered.walk
+        yield walk, 0
+        ends = [
+            (since, answered.first + column, action)
+            for column in range(1, len(answered.accepted))
+            for action, since in answered.impossible(column, taken=True)
+        ]
+        used = np.zeros(len(walk), int)
+        for at in self.rng.permutation(len(ends)):
+            since, end, action = ends[int(at)]
+            if (used[since:end] < OVERLAPS).all():
+                used[since:end] += 1
+                yield (*walk[since:end], action), 1
 
     def _some(self, items: list[Any]) -> list[Any]:
         if len(items) <= PER_QUESTION:
@@ -368,11 +380,12 @@ def extract(
         say(f"{asking.questions} questions in {len(asking.answers)} walks")
         traces = asking.traces(asking.answers)
         best = _clean(traces, with_arguments, left(1 / 3))
-    noisy = best is None
-    asked = asking.questions
+    asked, exact = asking.questions, best
     if best is None:
         say("the answers contradict each other: they are treated as noisy")
-        best = _noisy(asking, with_arguments, left(0.8), say)
+    if best is None or (with_arguments and isinstance(best, Learned)):
+        best = _compared(asking, exact, with_arguments, left(0.8), say)
+    noisy = best is not exact
     model = best.model if isinstance(best, Learned) else best.ground(asking.actions)
     agreement = _agreement(asking, model, begun + seconds)
     report = best.report
@@ -409,9 +422,9 @@ def _options(seconds: float) -> Options:
     return {"seconds": seconds}
 
 
-def _clean(traces: Traces, with_arguments: bool, seconds: float) -> Learned | LiftedModel | None:
+def _clean(traces: Traces, with_arguments: bool, seconds: float) -> Model | None:
     """The model of the first exact learner that explains all traces, schemas first; None if none does."""
-    learners: list[Callable[..., Learned | LiftedModel]] = [learn_lifted_exact] if with_arguments else []
+    learners: list[Callable[..., Model]] = [learn_lifted_exact] if with_arguments else []
     for learner in [*learners, learn_exact]:
         try:
             found = learner(traces, **_options(seconds / 2))
@@ -422,29 +435,38 @@ def _clean(traces: Traces, with_arguments: bool, seconds: float) -> Learned | Li
     return None
 
 
-def _noisy(asking: _Asking, with_arguments: bool, seconds: float, say: Callable[[str], None]) -> Learned | LiftedModel:
-    """The noisy learner whose model explains most of the answers in a fifth of the walks, which is held out."""
+def _compared(
+    asking: _Asking, exact: Model | None, with_arguments: bool, seconds: float, say: Callable[[str], None]
+) -> Model:
+    """The model that explains most of the answers in a fifth of the walks, which is held out: `exact`, ground atoms
+    that explain all answers, or one that treats answers as noisy. Many ground atoms can explain errors, too."""
     order = asking.rng.permutation(len(asking.answers)).tolist()
     held_places = set(order[: max(1, len(order) // 5)])
     held = asking.traces([asking.answers[at] for at in sorted(held_places)], noisy=True)
     rest = [each for at, each in enumerate(asking.answers) if at not in held_places] or asking.answers
     part = asking.traces(rest, noisy=True)
-    learners: dict[str, Callable[..., Learned | LiftedModel]] = {"ground atoms": learn_noisy}
-    if with_arguments:
-        learners = {"schemas": learn_lifted_noisy, **learners}
+    learners: dict[str, Callable[..., Model]] = {"schemas, with noise": learn_lifted_noisy} if with_arguments else {}
+    if exact is not None:
+        learners[EXACT] = lambda _, **options: learn_exact(asking.traces(rest), **options)
+    learners["ground atoms, with noise"] = learn_noisy
     right: dict[str, float] = {}
-    found: dict[str, Learned | LiftedModel] = {}
+    found: dict[str, Model] = {}
     for name, learner in learners.items():
+        if not sum(part.labels) and name != EXACT:
+            continue  # nothing can be noisy
         found[name] = learner(part, **_options(seconds / len(learners)))
         right[name] = explained(found[name], held)
         say(f"{name}: {right[name]:.4f} of {len(held)} traces of held-out walks right")
-    taken = max(right, key=right.__getitem__)
-    report = found[taken].report
-    report["chosen"] = "the answers are treated as noisy; of traces of held-out walks they explain: " + ", ".join(
-        f"{each} {share:.4f}" for each, share in right.items()
-    )
-    report["held_out"] = {"traces": len(held), "explained": right, "taken": taken}
-    return found[taken]
+    if not found:
+        raise ValueError("no answer shows that an action becomes impossible: ask more questions")
+    # schemas say more, so they are preferred if the difference may be chance: up to one standard error
+    most = max(right.values())
+    taken = next(each for each, p in right.items() if p + (p * (1 - p) / len(held)) ** 0.5 >= most)
+    best = exact if exact is not None and taken == EXACT else found[taken]
+    shares = ", ".join(f"{each} {share:.4f}" for each, share in right.items())
+    best.report["chosen"] = f"of traces of held-out walks they explain: {shares}"
+    best.report["held_out"] = {"traces": len(held), "explained": right, "taken": taken}
+    return best
 
 
 def _agreement(asking: _Asking, model: ActionModel, until: float) -> Agreement:
@@ -483,7 +505,7 @@ def _agreement(asking: _Asking, model: ActionModel, until: float) -> Agreement:
     return Agreement(**counts, promised_and_accepted=agreed)
 
 
-def _write(made: Extracted, best: Learned | LiftedModel, folder: Path, overwrite: bool, seconds: float) -> None:
+def _write(made: Extracted, best: Model, folder: Path, overwrite: bool, seconds: float) -> None:
     """Writes the folder; if answers did not contradict each other, with what they show, for `check`."""
     files: dict[str, bytes] = {}
     lifted = isinstance(best, LiftedModel)

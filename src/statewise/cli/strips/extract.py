@@ -12,7 +12,7 @@ from statewise.runtime.arguments import Parser, above, at_least
 from statewise.runtime.messages import counted, say
 
 if TYPE_CHECKING:
-    from statewise.strips import ActionModel, Domain, Extracted
+    from statewise.strips import Acceptance, ActionModel, ActionPredictor, Domain, Extracted
 
 VERIFYING = 20.0
 """The most seconds for comparing with the true domain."""
@@ -86,10 +86,10 @@ def run(words: list[str]) -> int:
             say=lambda text: say(text, file=sys.stderr, flush=True),
             facts={"run": options.run, "checkpoint": step},
         )
-    _show(made, acceptance.described())
-    found = predictor.truth if reference is None else reference
-    if found is not None:
-        _compare(made, found)
+        found = predictor.truth if reference is None else reference
+        _show(made, acceptance.described())
+        if found is not None:
+            _compare(made, found, predictor, acceptance)
     say(f"wrote {out}")
     return 0
 
@@ -115,7 +115,7 @@ def _show(made: Extracted, accepted: str) -> None:
     say("\n".join(made.schemas.as_lines(width)) if made.schemas is not None else model_table(made.model, width))
     say()
     _entry("accepted", f"{accepted}; {made.uncertain:.2%} of the probabilities are within a factor of 3 of it")
-    contradict = "which contradict each other: treated as noisy" if made.noisy else "without contradictions"
+    contradict = "some of which are treated as wrong" if made.noisy else "without contradictions"
     _entry("answers", f"{counted(made.questions, 'question')}, {contradict}")
     by_both, rejected = (
         _share(agreed.accepted_by_both, agreed.accepted),
@@ -143,8 +143,10 @@ def _share(part: int, of: int) -> str:
     return f"{part:,} of {of:,}" + (f" ({part / of:.2%})" if of else "")
 
 
-def _compare(made: Extracted, reference: ActionModel | Domain) -> None:
-    """Says whether the extracted model is the true one."""
+def _compare(
+    made: Extracted, reference: ActionModel | Domain, predictor: ActionPredictor, acceptance: Acceptance
+) -> None:
+    """Says whether the extracted model is the true one, and of a difference what the sequence model itself says."""
     from statewise.strips import Domain, verify
 
     drawn = isinstance(reference, Domain)
@@ -157,8 +159,14 @@ def _compare(made: Extracted, reference: ActionModel | Domain) -> None:
     else:
         does = "accepts" if verdict.accepted_by == "learned" else "rejects"
         shortest = "the shortest trace" if verdict.shortest else "a trace"
+        trace = [made.model.number[name] for name in verdict.counterexample]
+        itself = ""
+        if 2 <= len(trace) <= predictor.longest + 1:
+            logs = predictor.log_probabilities([tuple(trace[:-1])])
+            accepted = bool((logs >= acceptance.least(logs))[0, trace[-1]])
+            itself = f"; the sequence model {'accepts' if accepted else 'rejects'} it"
         _entry(
             "truth",
             f"different; {shortest} that shows it: {', '.join(verdict.counterexample)}. The extracted model {does} the "
-            "last action, wrongly",
+            f"last action, wrongly{itself}",
         )
