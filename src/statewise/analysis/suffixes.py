@@ -227,7 +227,7 @@ class Timed(NamedTuple):
 
 
 def timed_cases(task: Sequences) -> tuple[Timed, Timed] | None:
-    """Finished training and held-out cases with times; None if there are none on either side. Training cases that are
+    """Finished training and held-out cases with times; None if either side has no such case. Training cases that are
     used in part, as a split by time cuts them, are left out: how they end was not known then. Raises `ValueError` if
     the file cannot be read again."""
     trained, held_out = _keys(task.training()[:]), _keys(task.held_out())
@@ -323,7 +323,7 @@ def durations_of(task: Task) -> np.ndarray:
 
 
 def steps_in(tokens: np.ndarray, end: int, gaps: np.ndarray) -> np.ndarray:
-    """The symbols before the end token, all of them if there is none, without durations."""
+    """The symbols before the end token, or all symbols of a case without an end, each without durations."""
     ends = np.flatnonzero(tokens == end)
     before = tokens[: ends[0]] if len(ends) else tokens
     return before[~np.isin(before, gaps)]
@@ -374,8 +374,8 @@ class Past(NamedTuple):
 
     @classmethod
     def of(cls, training: Ragged, end: int, gaps: np.ndarray) -> Past:
-        """Of finished training cases, the first of them if their suffixes have too many symbols. Raises `ValueError` if
-        there are none."""
+        """The statistics of finished training cases, or of the first ones if their suffixes have too many symbols.
+        Raises `ValueError` if no training case is finished."""
         suffixes: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
         symbols, lengths, left = [], [], []
         finished = training.tokens[training.starts + training.lengths - 1] == end
@@ -421,8 +421,8 @@ NAMES = {
 
 
 def panel(what: str, values: Mapping[str, np.ndarray], lengths: np.ndarray) -> Panel:
-    """Means of values (m,) of each predictor by prefix length (m,), of lengths with at least `FEWEST` prefixes; if
-    there is none, of all."""
+    """Means of values (m,) of each predictor by prefix length (m,), of lengths with at least `FEWEST` prefixes, or
+    of all lengths if no length has so many."""
     known, counts = np.unique(lengths, return_counts=True)
     shown = known[counts >= FEWEST] if (counts >= FEWEST).any() else known
     curves = [

@@ -22,7 +22,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 MOST_ON_A_TERMINAL = 14
-"""Of more metrics than these, a terminal shows the main ones."""
+"""Number of metrics up to which a terminal shows all of them; of more, it shows only the main ones."""
 
 
 def show_findings(findings: Findings, written: Sequence[Path]) -> None:

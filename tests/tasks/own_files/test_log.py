@@ -50,7 +50,8 @@ def zipped(content, *names):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
-            archive.writestr(name, content)
+            # without the time of writing, which would be in the names of tests, different in each process
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
 
@@ -71,8 +72,8 @@ def records():
         (TEXT.encode("utf-16"), "log.csv"),
         (TEXT.encode("utf-16-le"), "log.csv"),
         (TEXT.encode("utf-8-sig"), "log.csv"),
-        (gzip.compress(TEXT.encode()), "log.csv.GZ"),
-        (gzip.compress(TEXT.encode()), "log.csv"),
+        (gzip.compress(TEXT.encode(), mtime=0), "log.csv.GZ"),
+        (gzip.compress(TEXT.encode(), mtime=0), "log.csv"),
         (zipped(TEXT, "inner.csv", "__MACOSX/._inner.csv"), "log.zip"),
         (json.dumps(records()), "log.json"),
         (json.dumps(records(), indent=1), "log.txt"),
@@ -411,7 +412,7 @@ def test_durations_become_symbols_with_edges_from_training(tmp_path):
     [
         (zipped(TEXT, "a.csv", "b.csv"), "log.zip", "this zip archive has 2 files: unpack it"),
         (zipped(TEXT, "a.csv")[:-30], "log.zip", "damaged zip archive"),
-        (gzip.compress(gzip.compress(b"a")), "log.gz", "a gzip file inside another archive"),
+        (gzip.compress(gzip.compress(b"a", mtime=0), mtime=0), "log.gz", "a gzip file inside another archive"),
         (XES.replace("?>", '?><!DOCTYPE log [<!ENTITY a "b">]>', 1), "log.xes", "declares entities, which are not"),
         (XES[:-30], "log.xes", "log.xes:[0-9]+: not XML: unclosed token"),
         ("<?xml version='1.0'?><log xes.version='1'><event/></log>", "log.xes", "no trace of this log has an event"),

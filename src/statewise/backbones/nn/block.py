@@ -70,8 +70,8 @@ class BlockContext(NamedTuple):
     """What all blocks of a forward pass share."""
 
     rotation: tuple[Tensor, Tensor] | None
-    """The result of `attention.rotary_angles`, (T, W) or (B, 1, T, W) each; None: no rotation, positions were added
-    to the input or there are none."""
+    """The result of `attention.rotary_angles`, (T, W) or (B, 1, T, W) each; None: no rotation, since positions
+    were added to the input or the backbone has no positions."""
     documents: Documents | None = None
     """The documents packed in the rows; None: one per row."""
     cache: KeyValueCache | None = None
