@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 CHANGING = ("os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate")
+UNNAMED = getattr(os, "O_TMPFILE", -1)
+"""The flags of a file without a name, which newer versions of filelock try first and need not get."""
 _watched: list[tuple[int, str, Callable[[str, str], None]]] = []
 
 
@@ -19,7 +21,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if not _watched:
         return
     thread, folder, call = _watched[-1]
-    writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    flags = arguments[2] if event == "open" and isinstance(arguments[2], int) else 0
+    writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and flags & UNNAMED != UNNAMED
     if (writes or event in CHANGING) and thread == threading.get_ident() and str(arguments[0]).startswith(folder):
         with _unwatched():
             call(event, str(arguments[0]))

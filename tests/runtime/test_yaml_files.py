@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from statewise.runtime import yaml_files
 from statewise.runtime.yaml_files import read_yaml
 
 
@@ -15,11 +16,6 @@ from statewise.runtime.yaml_files import read_yaml
         (
             "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10) if n else 'a'}]\n" for n in range(30)),
             "x.yaml: more than 100,000 keys and values",
-        ),
-        (
-            "x0: &x0 {a: 1}\n"
-            + "".join(f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 10)}]}}\n" for n in range(1, 30)),
-            "more than 100,000 merged keys",
         ),
         ("trainer: {compile: !!bool maybe}", "x.yaml: not YAML: a value does not match its tag"),
         ("seed: !!int ''", "x.yaml: not YAML: a value does not match its tag"),
@@ -43,6 +39,14 @@ def test_what_yaml_takes_for_something_else_stays_as_it_is_written(text):
 )
 def test_plain_values_are_what_they_say(text, value):
     assert read_yaml(f"a: {text}", "x.yaml") == {"a": value}
+
+
+def test_merged_keys_are_bounded(monkeypatch):
+    """PyYAML before 6.0.4 repeats the keys of a mapping that is merged twice; so the keys here are all different."""
+    monkeypatch.setattr(yaml_files, "MOST_VALUES", 100)
+    text = "".join(f"x{n}: &x{n} {{{', '.join(f'k{n}_{k}: 1' for k in range(30))}}}\n" for n in range(4))
+    with pytest.raises(ValueError, match=r"x\.yaml:5: not YAML: more than 100 merged keys"):
+        read_yaml(text + "all: {<<: [*x0, *x1, *x2, *x3]}", "x.yaml")
 
 
 def test_merged_keys_may_be_given_anew():

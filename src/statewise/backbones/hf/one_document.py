@@ -95,7 +95,9 @@ def extended(
 
 def _read(body: Any, embedded: Tensor, states: Any, keep: bool = True) -> tuple[Tensor, Any]:
     """The last hidden states of `embedded` (B, n, D) after `states`, and the states after them; None unless `keep`."""
-    name = "cache_params" if "cache_params" in inspect.signature(body.forward).parameters else "past_key_values"
+    from statewise.backbones.hf.key_values import CACHE  # imports transformers
+
+    name = "cache_params" if "cache_params" in inspect.signature(body.forward).parameters else CACHE
     given = {} if states is None else {name: states}
     output = body(inputs_embeds=embedded, use_cache=keep, **given)
     return output.last_hidden_state, getattr(output, name) if keep else None
