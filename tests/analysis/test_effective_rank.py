@@ -116,6 +116,7 @@ QUICK |= {"gradient-ratio": ["--furthest=4", "--sequences=2"], "restricted-state
 QUICK |= {"compression": ["--trials=3"], "distinction": ["--trials=3"], "detours": ["--probabilities=0.5"]}
 QUICK |= {"inductive-bias": ["--datasets=3", "--examples=20", "--training_sequences=40"]}
 QUICK |= {"map": ["--sequences=5"], "belief-dynamics": ["--sequences=20"]}
+QUICK |= {"strips-extract": ["--questions=30", "--seconds=2", "--test_traces=20"]}
 QUICK |= {"suffixes": ["--prefixes=10", "--samples=2"]}
 QUICK |= {"rollout-drift": ["--sequences=10", "--steps=3"]}
 STAR = "path-star-small --task.held_out_graphs 40"
@@ -128,6 +129,7 @@ RECIPES |= {"inductive-bias": "s3 --task.length 8 --task.longest 8 --task.held_o
 RECIPES |= {"slot-trace": "recall-small --task.held_out_sequences 40"}
 RECIPES |= {"answer-from-state": f"{STAR} --objective belief_state --objective.experts 2"}
 RECIPES |= {"suffixes": "sequences-small --task.path LETTERS"}
+RECIPES |= {"strips-extract": "strips-traces --task.domain blocksworld:3 --task.max_length 8 --task.held_out_traces 20"}
 RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}
 RECIPES |= dict.fromkeys(("restricted-state", "fetch"), f"{STAR} --backbone two_stream --backbone.window 2")
 
@@ -152,6 +154,7 @@ STATED = {
     "restricted-state": ["rise", "loss", "restricted_loss"],
     "rollout-drift": ["step_1_greedy", "step_3_greedy"],
     "slot-trace": ["gain", "loss", "fresh_loss"],
+    "strips-extract": ["test_accuracy", "fidelity", "questions"],
     "suffixes": [
         f"{what}{than}" for what in ("suffix_similarity", "remaining_steps_error") for than in ("", "_last_symbol")
     ],
@@ -224,7 +227,7 @@ def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, traine
     assert picture.exists() == bool(printed["panels"])
     if name == "map":
         assert "no ride is readable, so there are no plots" in printed["notes"], "after two steps of training"
-    else:
+    elif printed["panels"]:
         assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(["analyze", str(run), "efective-rank"]) == 2
     assert "did you mean effective-rank" in capsys.readouterr().err

@@ -544,3 +544,55 @@ def test_answers_of_another_decoder_have_names_of_their_own(tmp_path, capsys):
     assert main(["suite", str(path), "--out", str(tmp_path / "out"), "--table"]) == 0
     (run,) = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert run["message"].startswith(f"{report}: decoder must be an object")
+
+
+def test_the_suite_of_the_paper_makes_its_pictures_from_saved_runs_too(tmp_path, in_process, capsys):
+    _, ran = in_process
+    out, again = tmp_path / "out", tmp_path / "again"
+    one_each = [
+        *("star/next_latent-gpt", "mess3/next_latent-gpt", "ferry/next_token-lstm", "blocksworld/next_token-stick"),
+        "rides/next_latent-gpt",
+    ]
+    assert main(["suite", "paper", "--smoke", "--only", *one_each, "--out", str(out)]) == 0
+    pictures = {path.name for path in (out / "pictures").iterdir()}
+    names = ["1-star-graphs", "2-beliefs", "3-dynamics", "4-strips", "5-drafts", "6-speed"]
+    assert {f"{name}{end}" for name in names for end in (".png", ".md")} <= pictures
+    assert {"1-star-graphs-star.png", "2-beliefs-mess3.png", "3-dynamics-mess3-drawings.png"} <= pictures
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (out / "pictures").glob("*.png"))
+    strips = (out / "pictures" / "4-strips.md").read_text()
+    assert "equivalent: 1 if the extracted STRIPS model" in strips
+    assert "| ferry | lstm | next_token | 1/1 |" in strips
+    assert "| star |" not in strips
+
+    before = len(ran)
+    saved = ["suite", "paper", "--smoke", "--only", "ferry/", "--out", str(again), "--saved", str(out)]
+    capsys.readouterr()
+    assert main(saved) == 0
+    assert (again / "ferry" / "next_token-lstm" / "seed-1").resolve() == out / "ferry" / "next_token-lstm" / "seed-1"
+    trained = [words for words in ran[before:] if words.startswith("train")]
+    assert len(trained) == 4, "all but the saved one"
+    assert main([*saved[:2], *saved[3:]]) == 2
+    assert "another recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("pictures: {a: {recipes: [star], metrics: [r2]}}", "pictures.a: unknown recipe 'star'"),
+        ("pictures: {a: {recipes: [stars]}}", "pictures.a shows nothing"),
+        ("pictures: {../a: {recipes: [stars], metrics: [r2]}}", "'../a' is not a name"),
+        ("pictures: {a: {recipes: 4}}", "pictures.a.recipes"),
+        ("pictures: {a: [stars]}", "pictures.a"),
+        ("smoke: [{trainer: 3}]", "smoke: trainer must be a mapping"),
+        ("smoke: [{recipes: [star]}]", "smoke: unknown recipe 'star'"),
+    ],
+)
+def test_malformed_pictures_and_smoke_rows_are_refused(rows, message, file, capsys):
+    file.write_text(f"{SUITE}{rows}\n")
+    assert main(["suite", str(file), "--out", str(file.parent / "out")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_suite_without_smoke_rows_has_no_small_form(file, capsys):
+    assert main(["suite", str(file), "--smoke", "--dry-run"]) == 2
+    assert "has no small form" in capsys.readouterr().err

@@ -94,6 +94,10 @@ ANALYSES: Table[Analysis] = Table(
             "statewise.analysis.slot_trace:SlotTrace",
             "the carried state of belief slots over a sequence, and how much it lowers the loss",
         ),
+        "strips-extract": (
+            "statewise.extraction.implied:StripsExtract",
+            "whether the action model that the model implies is the true domain (task strips_traces)",
+        ),
         "suffixes": (
             "statewise.analysis.suffixes:Suffixes",
             "next symbol, suffix, remaining steps and remaining time, by the number of symbols read (task sequences)",

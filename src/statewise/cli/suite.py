@@ -23,9 +23,9 @@ DESCRIPTION = """Trains a suite: a set of recipes, each with several objectives,
   statewise suite belief --on slurm --slurm.gpus 1 --out runs/suite
 
 The same command continues a suite that was stopped, and tries failed runs again. Writes table.md, results.json and
-index.html of all runs in the folder; a run that failed is a row with its message. With --only or --seeds it trains and
-prints those runs alone. `statewise status runs/suite` shows how far it is,
-`statewise compare runs/suite/parity/*` compares further."""
+index.html of all runs in the folder, and the suite's pictures; a run that failed is a row
+with its message. With --only or --seeds it trains and prints those runs alone.
+`statewise status runs/suite` shows how far it is, `statewise compare runs/suite/parity/*` compares further."""
 
 
 def run(words: list[str]) -> int:
@@ -45,17 +45,26 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
     parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
+    parser.add_argument("--smoke", action="store_true", help="a tiny form of a suite, to see that everything runs")
+    parser.add_argument(
+        "--saved", metavar="DIR", help="use finished runs of the same recipe and seed in DIR (links in --out)"
+    )
     cluster_options.add_options(parser)
     options = parser.parse_args(words)
     slurm = cluster_options.read(options)
-    chosen = suite.Chosen.of(options.suite, options.seeds, options.only)
+    chosen = suite.Chosen.of(options.suite, options.seeds, options.only, smoke=options.smoke)
     if options.out is None and not options.dry_run:
         raise ValueError("--out is missing: the folder of the suite")
     say(f"{chosen.source}: loading PyTorch", flush=True)
     if options.dry_run:
         return _dry_run(chosen, Path(options.out or options.suite), options.jobs)
+    if options.table and options.saved:
+        raise ValueError("--table trains and links nothing: omit --saved")
     out = Path(options.out)
-    outcome = suite.train(chosen, out, jobs=options.jobs, slurm=slurm, report_only=options.table, progress=True)
+    saved = None if options.saved is None else Path(options.saved)
+    outcome = suite.train(
+        chosen, out, jobs=options.jobs, slurm=slurm, report_only=options.table, progress=True, saved=saved
+    )
     _show(outcome)
     again = shlex.join(["statewise", "suite", *words])
     if outcome.runs.signal is not None and slurm:
@@ -76,7 +85,7 @@ def _show(outcome: suite.SuiteOutcome) -> None:
 
     width = terminal_width()
     say(fitted_tables(*outcome.chosen.table(), width, keys=3))
-    say(fitted_notes(outcome.chosen.notes(), width))
+    say(fitted_notes([*outcome.chosen.notes(), *outcome.notes], width))
     for path in outcome.files:
         say(f"wrote {path}")
 

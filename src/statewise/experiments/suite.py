@@ -1,6 +1,6 @@
 """Trains the runs of a suite, continues them, and reports on all of them.
 
-OUT/suite.yaml  OUT/table.md  OUT/results.json  OUT/index.html
+OUT/suite.yaml  OUT/table.md  OUT/results.json  OUT/index.html  OUT/pictures/NAME*.png  OUT/pictures/NAME.md
 OUT/RECIPE/OBJECTIVE-BACKBONE/recipe.yaml  seeds.json  seed-1/  seed-1.log  seed-1.state.json  seed-2/ ...
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,12 +63,13 @@ class Chosen:
     """Whether the seeds are not those of the suite."""
 
     @classmethod
-    def of(cls, suite: str, seeds: str | None = None, only: Sequence[str] = ()) -> Chosen:
+    def of(cls, suite: str, seeds: str | None = None, only: Sequence[str] = (), *, smoke: bool = False) -> Chosen:
         """The combinations of a suite, the name of one of ours or a YAML file, with one of the texts `only` at the
-        beginning of a word of RECIPE/OBJECTIVE-BACKBONE, and the `seeds`, such as `1-5`. Raises `ValueError` for
-        unknown suites, for texts that fit no combination, and for malformed seeds."""
+        beginning of a word of RECIPE/OBJECTIVE-BACKBONE, and the `seeds`, such as `1-5`; with `smoke` so small that
+        they only show that everything runs. Raises `ValueError` for unknown suites, for texts that fit no combination,
+        and for malformed seeds."""
         text, source = suite_given(suite)
-        whole = read_suite(text, source)
+        whole = read_suite(text, source, smoke=smoke)
         numbers = parse(seeds) if seeds is not None else parse(whole.seeds, f"{source}: seeds")
         for part in only:
             if not part or not any(_has_word(part, cell) for cell in whole.cells):
@@ -163,6 +164,8 @@ class SuiteOutcome:
     """The runs that were chosen."""
     files: list[Path]
     """The files of the report."""
+    notes: list[str] = field(default_factory=list)
+    """What the pictures of the suite cannot show, and why."""
 
 
 def train(
@@ -173,10 +176,12 @@ def train(
     slurm: cluster.SlurmOptions | None = None,
     report_only: bool = False,
     progress: bool = False,
+    saved: Path | None = None,
 ) -> SuiteOutcome:
     """Trains the chosen runs that are not finished, `jobs` at a time or all on a Slurm cluster, and writes the report
     on all runs in the folder `out`. `report_only`: trains nothing. `progress`: prints a line when a run starts and
-    ends. Raises `FileExistsError` if the folder holds anything else, or runs of other recipes."""
+    ends. `saved`: a folder in which finished runs of these recipes and seeds are looked for; the folder `out` gets
+    links to them. Raises `FileExistsError` if the folder holds anything else, or runs of other recipes."""
 
     recipes = chosen.recipes(commands=not report_only)
     with contextlib.ExitStack() as held:
@@ -188,6 +193,8 @@ def train(
         else:
             held.enter_context(_locked(out))
             _prepare(out, chosen, recipes)
+            if saved is not None:
+                _link_saved(saved, chosen.planned(out), recipes, show_line if progress else show_nothing)
             outcome = _run_all(chosen.planned(out), jobs, slurm, out, show_line if progress else show_nothing)
         there = [
             Planned(cell, seed, out / cell.name) for cell in chosen.whole.cells for seed in _seeds(out / cell.name)
@@ -200,7 +207,8 @@ def train(
             )
         runs = _read_runs([*there, *shown])
         report, of_chosen = (_report(chosen, some, runs) for some in (there, shown))
-        return SuiteOutcome(outcome, report, of_chosen, _write(out, report))
+        files, notes = _pictures(chosen, there, runs)
+        return SuiteOutcome(outcome, report, of_chosen, _write(out, report, files), notes)
 
 
 def _has_word(text: str, cell: Cell) -> bool:
@@ -309,9 +317,67 @@ def _run_all(
     return RunsOutcome(out, failed, received, in_cluster)
 
 
-def _write(out: Path, report: SuiteReport) -> list[Path]:
-    contents = {"table.md": report.as_markdown(), "results.json": report.as_json(), "index.html": report.as_html()}
-    write_all({out / name: content.encode() for name, content in contents.items()})
+UNLIKE = ("threads", "keep", "log_every", "checkpoint_every", "tensorboard")
+"""Fields of a trainer in which a saved run may differ: they change no weights."""
+
+
+def _link_saved(saved: Path, planned: list[Planned], recipes: dict[str, Recipe], show: Show) -> None:
+    """Links finished runs below `saved` that have the recipe and the seed of a planned run that does not exist. Raises
+    `FileNotFoundError` if `saved` is no folder."""
+    from statewise.model.recipes import read_recipe
+
+    if not saved.is_dir():
+        raise FileNotFoundError(f"{saved} is no folder: `saved` names one that holds runs")
+
+    def identity(recipe: Recipe, seed: int) -> str:
+        fields = recipe.as_dict()
+        fields["trainer"] = {name: value for name, value in fields["trainer"].items() if name not in UNLIKE}
+        return json.dumps({**fields, "seed": seed}, sort_keys=True)
+
+    wanted = {identity(recipes[one.cell.name], one.seed): one for one in planned if not one.folder.exists()}
+    for path in sorted(saved.glob("**/config.json")):
+        with contextlib.suppress(ValueError, OSError):  # damaged runs, and files of others with this name
+            run = Run(path.parent)
+            content = run.recipe()
+            one = wanted.get(identity(read_recipe(json.dumps(content), source=str(path)), int(content["seed"])))
+            if one is not None and not one.folder.exists() and run.complete():
+                one.folder.symlink_to(path.parent.resolve(), target_is_directory=True)
+                show(f"{one.cell.name} seed {one.seed}: {path.parent}")
+
+
+def _pictures(chosen: Chosen, there: list[Planned], runs: dict[Path, SuiteRun]) -> tuple[dict[str, bytes], list[str]]:
+    """The files of the suite's pictures that have runs, by their path in its folder, and notes."""
+    from statewise.experiments.compare import compare
+    from statewise.reporting.suite_pictures import picture_files
+
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
+    for picture in chosen.whole.pictures:
+        some = [one for one in there if one.cell.recipe in picture.recipes]
+        if not any(runs[one.folder].headline for one in some):
+            notes.append(f"picture {picture.name}: no finished run")
+            continue
+        report = _report(chosen, some, runs)
+        shown = {name: chosen.whole.metrics.get(name, "") for name in picture.metrics}
+        report = replace(report, title=picture.title, about="", shown=shown)
+        made, lacking = picture_files(
+            report, partial(compare, metrics="all"), picture.metrics, picture.curves, picture.drawings
+        )
+        files |= {f"pictures/{picture.name}{end}": content for end, content in made.items()}
+        notes += [f"picture {picture.name}: {lack}" for lack in lacking]
+    return files, notes
+
+
+def _write(out: Path, report: SuiteReport, pictures: dict[str, bytes]) -> list[Path]:
+    contents = {
+        "table.md": report.as_markdown().encode(),
+        "results.json": report.as_json().encode(),
+        "index.html": report.as_html().encode(),
+        **pictures,
+    }
+    if pictures:
+        (out / "pictures").mkdir(exist_ok=True)
+    write_all({out / name: content for name, content in contents.items()})
     return [out / name for name in contents]
 
 

@@ -1,7 +1,7 @@
 """A trained sequence model as a predictor of actions, from which `strips.extract` extracts an action model.
 
-The wing `strips` is a library without torch, so the bridge stands above both. May import `decoding`, `model`, `strips`
-and `tasks`.
+The wing `strips` is a library without torch, so the bridge stands above both. May import `analysis.base`,
+`decoding`, `model`, `strips` and `tasks`.
 """
 
 from statewise.extraction.prediction import SequencePredictor

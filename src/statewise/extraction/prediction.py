@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from statewise.analysis.base import Subject
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.model.model import Model
@@ -24,7 +25,7 @@ BEGINNINGS = 256
 
 
 class SequencePredictor(ActionPredictor):
-    """The model of a run, asked within `Model.asking`.
+    """The model of a run, asked within `Model.asking`, or the subject of an analysis, with its predictor.
 
     `actions` are names as the task's text writes them, by default all symbols of the task but its end symbol. An action
     of several tokens has the product of their probabilities. Walks begin with the first actions of the task's
@@ -33,7 +34,7 @@ class SequencePredictor(ActionPredictor):
     tokens of an action depend on those before it, and if no sequence of the task begins with one of the actions.
     """
 
-    def __init__(self, model: Model, predictor: Predictor, actions: Sequence[str] | None = None) -> None:
+    def __init__(self, model: Model | Subject, predictor: Predictor, actions: Sequence[str] | None = None) -> None:
         self.model, self.predictor = model, predictor
         task = model.task
         self._names = tuple(self._symbols() if actions is None else actions)

@@ -87,8 +87,10 @@ class SuiteRun:
                 other = check(content.get("decoder", {"name": ""}), DECODER, where, "decoder")["name"]
                 by = f"_decoder_{other}" if other else ""
                 metrics |= {f"{key}{by}": value for key, value in reported.items() if value is not None}
-        metrics |= evaluation["metrics"]
         end = run.end(records) or {}
+        if end.get("step") and "seconds" in end:
+            metrics.setdefault("step_seconds", float(end["seconds"]) / end["step"])
+        metrics |= evaluation["metrics"]
         identity = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
         data = hashlib.sha256(identity.encode()).hexdigest()[:16]
         minutes, headline = float(end.get("seconds", 0.0)) / 60, Headline.of(evaluation["headline"])

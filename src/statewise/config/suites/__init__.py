@@ -23,6 +23,10 @@ A suite is a YAML file, of this package or of the user:
       parity: ["evaluate --length 64,128"]
     metrics:                        # shown besides the headline metric, where a report has them, and what they are
       accuracy_length_64: accuracy at 64 tokens
+    pictures:                       # each OUT/pictures/NAME.png, with NAME.md
+      memory: {recipes: [parity, s3], metrics: [accuracy], curves: [held out], title: Who remembers?}
+    smoke:                          # rows like those of settings, for `--smoke`; `then` replaces all commands
+      - {trainer: {steps: 2}, then: ["evaluate --num 10"]}
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -39,7 +43,7 @@ import yaml
 
 from statewise.config.recipe import unknown
 from statewise.config.recipes import merged, recipe_fields
-from statewise.runtime.json_files import TEXT, Maybe, Shape, check
+from statewise.runtime.json_files import FLAG, TEXT, Maybe, Shape, check
 from statewise.runtime.yaml_files import read_yaml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
@@ -52,12 +56,14 @@ SHAPE: Shape = {
     "settings?": [{}],
     "then?": {...: [TEXT]},
     "metrics?": {...: Maybe(TEXT)},
+    "pictures?": {...: {"recipes": [TEXT], "title?": TEXT, "metrics?": [TEXT], "curves?": [TEXT], "drawings?": FLAG}},
+    "smoke?": [{}],
 }
 AXES = ("recipes", "objectives", "backbones")
 PARTS = ("task", "objective", "backbone", "trainer")
 """Parts of a recipe that `settings` may change."""
 THEN = "then"
-FILES = ("suite.yaml", "table.md", "results.json", "index.html", "submitted")
+FILES = ("suite.yaml", "table.md", "results.json", "index.html", "submitted", "pictures")
 """Files that are written beside the folders of the recipes."""
 COMMANDS = ("analyze", "evaluate")
 """Commands that may be run on a trained run; their words are checked where the recipes are read."""
@@ -97,6 +103,26 @@ class Setting:
     then: list[list[str]]
     """Further commands, after those of the recipe."""
 
+    def names(self, cell: Cell) -> bool:
+        """Whether it is about the combination."""
+        combination = {"recipes": cell.recipe, "objectives": cell.objective, "backbones": cell.backbone}
+        return all(combination[axis] in some for axis, some in self.among.items())
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What one picture of a suite shows."""
+
+    name: str
+    title: str
+    recipes: list[str]
+    metrics: list[str]
+    """Metrics that have a dot for each run."""
+    curves: list[str]
+    """Texts in the titles of the panels that `statewise compare` draws of the recipes' runs."""
+    drawings: bool
+    """Whether to show drawings of analyses, of each combination's first run."""
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -107,6 +133,7 @@ class Suite:
     seeds: str
     metrics: dict[str, str] = field(default_factory=dict)
     """Metrics shown besides the headline metric, each with a description, which may be empty."""
+    pictures: list[Picture] = field(default_factory=list)
 
 
 def suite_names() -> list[str]:
@@ -126,11 +153,11 @@ def suite_given(source: str) -> tuple[bytes, str]:
     raise ValueError(unknown("suite", source, suite_names()))
 
 
-def read_suite(text: str | bytes, source: str) -> Suite:
-    """The suite in YAML `text`. Raises `ValueError`, naming `source`, if it is invalid; recipes are checked when they
-    are read."""
+def read_suite(text: str | bytes, source: str, *, smoke: bool = False) -> Suite:
+    """The suite in YAML `text`, with `smoke` as small as its rows of that name make it. Raises `ValueError`, naming
+    `source`, if it is invalid; recipes are checked when they are read."""
     fields = read_yaml(text, source, "a suite")
-    known = ("about", *AXES, "without", "settings", "seeds", THEN, "metrics")
+    known = ("about", *AXES, "without", "settings", "seeds", THEN, "metrics", "pictures", "smoke")
     for key in fields:
         if key not in known:
             raise ValueError(f"{source}: {unknown('key', str(key), known)}")
@@ -141,17 +168,23 @@ def read_suite(text: str | bytes, source: str) -> Suite:
             raise ValueError(f"{source}: combination {place} of without is empty, and would leave out everything")
         for axis, names in combination.items():
             _all_known(names, axes.get(axis), axis, f"{source}: without")
-    settings = [_setting(one, axes, source) for one in fields.get("settings", ())]
+    settings = [_setting(one, axes, f"{source}: settings") for one in fields.get("settings", ())]
+    small = [_setting(one, axes, f"{source}: smoke") for one in fields.get("smoke", ())]
+    if smoke and not small:
+        raise ValueError(f"{source} has no small form: it lacks the key smoke, whose rows say how to make it small")
     where = f"{source}: {THEN}"
     _all_known(fields.get(THEN, {}), axes["recipes"], "recipes", where)
     then = {recipe: [_command(line, where) for line in lines] for recipe, lines in fields.get(THEN, {}).items()}
     seeds = fields.get("seeds", "1-5")
     cells = list(_cells(axes, fields.get("without", ()), settings, then, source))
+    if smoke:
+        cells, seeds = [_made_small(cell, small) for cell in cells], "1"
     if not cells:
         raise ValueError(f"{source}: without leaves out every combination")
     _check_folders(cells, source)
     metrics = {str(name): words or "" for name, words in fields.get("metrics", {}).items()}
-    return Suite(fields.get("about", ""), cells, str(seeds), metrics)
+    pictures = [_picture(str(name), of, axes, source) for name, of in fields.get("pictures", {}).items()]
+    return Suite(fields.get("about", ""), cells, str(seeds), metrics, pictures)
 
 
 def _axis(suite_fields: dict[str, Any], axis: str, source: str) -> dict[str, dict[str, Any]]:
@@ -204,8 +237,28 @@ def _command(line: str, where: str) -> list[str]:
     return words
 
 
-def _setting(fields: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], source: str) -> Setting:
-    where, setting = f"{source}: settings", Setting({}, {}, [])
+def _picture(name: str, fields: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], source: str) -> Picture:
+    where = f"{source}: pictures"
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{where}: {name!r} is not a name: use letters, digits, dots, dashes")
+    _all_known(fields["recipes"], axes["recipes"], "recipes", f"{where}.{name}")
+    metrics, curves, drawings = fields.get("metrics", []), fields.get("curves", []), fields.get("drawings", False)
+    if not fields["recipes"] or not (metrics or curves or drawings):
+        raise ValueError(f"{where}.{name} shows nothing: give recipes, and metrics, curves or drawings")
+    return Picture(name, fields.get("title", name), fields["recipes"], metrics, curves, drawings)
+
+
+def _made_small(cell: Cell, small: list[Setting]) -> Cell:
+    """The cell with the rows of `smoke` that name it; one with commands replaces those of the cell."""
+    fields, then = cell.fields, cell.then
+    for setting in small:
+        if setting.names(cell):
+            fields, then = merged(fields, setting.parts), setting.then or then
+    return replace(cell, fields=fields, then=then)
+
+
+def _setting(fields: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], where: str) -> Setting:
+    setting = Setting({}, {}, [])
     for key, value in fields.items():
         if key in AXES:
             setting.among[key] = check(value, [TEXT], where, key)
