@@ -1,4 +1,5 @@
-"""Theorems 1, 3 and 4 of the Belief State Transformer paper and 3.2 of next-latent prediction, on their small cases."""
+"""Theorems 1, 3 and 4 of the Belief State Transformer paper, and theorem 3.2 and proposition A.2 of next-latent
+prediction, on small cases."""
 
 import contextlib
 import io
@@ -7,9 +8,13 @@ import math
 from collections import Counter
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from pages import example, run_code
+
+from statewise import beliefs
+from statewise.beliefs.reachable import distinct, levels
 
 WORDS = {3: ["ACA", "BCB"], 4: ["DAA", "DBB", "SAB", "SBA"]}
 MERGED = {3: {"A", "B"}, 4: {"D", "S"}}
@@ -46,14 +51,23 @@ def pairs(words):
     ]
 
 
+def joint(words):
+    """Joint multi-token prediction with one further token: each token given those before it in the joint."""
+    return [
+        (word[:t], word[t : t + more], word[t + more]) for word in words for t in range(1, 3) for more in range(3 - t)
+    ]
+
+
 @pytest.mark.parametrize(
     ("theorem", "questions", "may_merge"),
     [
         (3, next_token, True),
         (3, multi_token, False),
+        (3, joint, False),
         (3, pairs, False),
         (4, next_token, True),
         (4, multi_token, True),
+        (4, joint, False),
         (4, pairs, False),
     ],
 )
@@ -62,6 +76,54 @@ def test_who_may_merge_the_two_prefixes_at_no_cost(theorem, questions, may_merge
     cost = least_loss(WORDS[theorem], asked, MERGED[theorem]) - least_loss(WORDS[theorem], asked, set())
     assert cost >= -1e-12
     assert (cost < 1e-12) == may_merge
+
+
+def joints(process, states, k):
+    """(n, V^k): the exact joint distribution of the next k tokens after each belief (n, S)."""
+    if not k:
+        return np.ones((len(states), process.vocabulary**k))
+    shares, parts = process.probabilities(states), []
+    for token in range(process.vocabulary):
+        possible = np.flatnonzero(shares[:, token])
+        rest = np.zeros((len(states), process.vocabulary ** (k - 1)))
+        if len(possible):
+            after = process.update(states[possible], np.full(len(possible), token))[0]
+            rest[possible] = shares[possible, token, None] * joints(process, after, k - 1)
+        parts.append(rest)
+    return np.concatenate(parts, axis=1)
+
+
+def merged_by(process, states, weights, k):
+    """The class of each belief if those with the same joint distribution of the next k tokens are merged, and the mean
+    divergence, in nats, of the next k + 3 tokens from what a state of the class can know of them."""
+    classes = distinct(joints(process, states, k))[1]
+    far = joints(process, states, k + 3)
+    mixed = np.zeros((classes.max() + 1, far.shape[1]))
+    np.add.at(mixed, classes, weights[:, None] * far)
+    mixed = (mixed / np.bincount(classes, weights)[:, None])[classes]
+    logs = np.log(np.divide(far, mixed, out=np.ones_like(far), where=far > 0))
+    return classes, float(weights @ (far * logs).sum(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "observable"), [("golden-mean", 1), ("mess3", 1), ("rrxor", 2), ("z1r", 2), ("checksum", 3)]
+)
+def test_the_joint_of_the_next_k_tokens_is_a_belief_state_where_the_process_is_k_observable(name, observable):
+    """Proposition A.2: a model that recovers the joint has states that determine the whole future, from k on and not
+    before."""
+    process = beliefs.named(name)
+    read = list(levels(process, 3, 200))
+    states = np.concatenate([level.beliefs for level in read])
+    weights = np.concatenate([level.weights for level in read]) / len(read)
+    assert states.dtype == np.float64
+    _, future = distinct(joints(process, states, process.states))  # more tokens than states tell no more of a state
+    for k in range(observable + 2):
+        classes, lost = merged_by(process, states, weights, k)
+        pairs_of_classes = {*zip(classes.tolist(), future.tolist())}
+        assert len({one for _, one in pairs_of_classes}) == future.max() + 1
+        determined = len(pairs_of_classes) == classes.max() + 1
+        assert determined == (k >= observable)
+        assert (lost < 1e-12) == determined, "what the state cannot know of the next tokens"
 
 
 @pytest.fixture(scope="module")
