@@ -191,19 +191,31 @@ def suite(
     slurm: SlurmOptions | None = None,
     report_only: bool = False,
     progress: bool = False,
+    saved: str | Path | None = None,
+    smoke: bool = False,
 ) -> SuiteOutcome:
     """Trains the runs of a suite that are not finished, and writes the report on all runs in `out`: `suite("belief",
     "runs/suite", seeds="1-3", only=["parity/"])`.
 
     `suite` is the name of one of ours, or a YAML file; `only` and `seeds` choose combinations and seeds, as for the
-    command. `jobs`, `slurm` and `progress` are as in `seeds`; `report_only` trains nothing. Raises `ValueError` for a
-    suite that does not fit together, `FileExistsError` for an `out` that holds anything else.
+    command. `jobs`, `slurm` and `progress` are as in `seeds`; `report_only` trains nothing. `saved`: a folder in
+    which finished runs of the same recipes and seeds are looked for, to which `out` gets links. `smoke`: the tiny form
+    of a suite that has one. Raises `ValueError` for a suite that does not fit together, `FileExistsError` for an `out`
+    that holds anything else.
     """
     from statewise.experiments.suite import Chosen
     from statewise.experiments.suite import train as train_suite
 
-    chosen = Chosen.of(str(suite), seeds, only)
-    return train_suite(chosen, Path(out), jobs=jobs, slurm=slurm, report_only=report_only, progress=progress)
+    chosen = Chosen.of(str(suite), seeds, only, smoke=smoke)
+    return train_suite(
+        chosen,
+        Path(out),
+        jobs=jobs,
+        slurm=slurm,
+        report_only=report_only,
+        progress=progress,
+        saved=None if saved is None else Path(saved),
+    )
 
 
 def status(folder: str | Path) -> list[Status]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -596,3 +597,16 @@ def test_malformed_pictures_and_smoke_rows_are_refused(rows, message, file, caps
 def test_a_suite_without_smoke_rows_has_no_small_form(file, capsys):
     assert main(["suite", str(file), "--smoke", "--dry-run"]) == 2
     assert "has no small form" in capsys.readouterr().err
+
+
+def test_the_suite_of_drafts_runs_on_a_corpus(tmp_path, in_process, monkeypatch):
+    suites = Path(__file__).parents[2] / "benchmarks" / "suites"
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"The {word} sat on the mat. " * 8 for word in ["cat", "dog", "owl"]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "text", "text.txt", "--tokenizer", "bpe:260", "--held-out", "0.4", "--out", "corpus"]) == 0
+    words = ["--smoke", "--only", "text/horizon-4-small", "text/next_token-small", "--out", "out"]
+    assert main(["suite", str(suites / "drafts.yaml"), *words]) == 0
+    table = (tmp_path / "out" / "pictures" / "drafts.md").read_text()
+    assert "| text | small | horizon-4 | 1/1 | 0 | loss |" in table
+    assert (tmp_path / "out" / "pictures" / "drafts.png").exists()
