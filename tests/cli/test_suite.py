@@ -566,12 +566,13 @@ def test_the_suite_of_the_paper_makes_its_pictures_from_saved_runs_too(tmp_path,
     assert "| star |" not in strips
 
     before = len(ran)
-    saved = ["suite", "paper", "--smoke", "--only", "ferry/", "--out", str(again), "--saved", str(out)]
+    only = ["ferry/next_token-lstm", "ferry/next_token-stick"]
+    saved = ["suite", "paper", "--smoke", "--only", *only, "--out", str(again), "--saved", str(out)]
     capsys.readouterr()
     assert main(saved) == 0
     assert (again / "ferry" / "next_token-lstm" / "seed-1").resolve() == out / "ferry" / "next_token-lstm" / "seed-1"
     trained = [words for words in ran[before:] if words.startswith("train")]
-    assert len(trained) == 4, "all but the saved one"
+    assert len(trained) == 1, "all but the saved one"
     assert main([*saved[:2], *saved[3:]]) == 2
     assert "another recipe" in capsys.readouterr().err
 
@@ -610,3 +611,28 @@ def test_the_suite_of_drafts_runs_on_a_corpus(tmp_path, in_process, monkeypatch)
     table = (tmp_path / "out" / "pictures" / "drafts.md").read_text()
     assert "| text | small | horizon-4 | 1/1 | 0 | loss |" in table
     assert (tmp_path / "out" / "pictures" / "drafts.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--saved", "no-folder", "--out", "out"], "no-folder is no folder"),
+        (["--saved", "mine.yaml", "--out", "out"], "mine.yaml is no folder"),
+        (["--saved", ".", "--table", "--out", "out"], "--table trains and links nothing"),
+    ],
+)
+def test_saved_names_a_folder_of_runs(words, message, file, monkeypatch, capsys):
+    monkeypatch.chdir(file.parent)
+    assert main(["suite", str(file), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_damaged_saved_runs_are_not_linked(file, tmp_path, in_process):
+    _, ran = in_process
+    saved = tmp_path / "saved"
+    for name, content in (("a", "{"), ("b", "[]"), ("c", '{"seed": 1}'), ("d", '{"seed": NaN, "task": {"name": 4}}')):
+        (saved / name).mkdir(parents=True)
+        (saved / name / "config.json").write_text(content)
+    words = ["--only", "bits/next_token-lstm", "--seeds", "1", "--saved", str(saved), "--out", str(tmp_path / "out")]
+    assert main(["suite", str(file), *words]) == 0
+    assert sum(line.startswith("train") for line in ran) == 1

@@ -330,16 +330,16 @@ def _link_saved(saved: Path, planned: list[Planned], recipes: dict[str, Recipe],
         raise FileNotFoundError(f"{saved} is no folder: `saved` names one that holds runs")
 
     def identity(recipe: Recipe, seed: int) -> str:
-        fields = recipe.as_dict()
+        fields = {**recipe.as_dict(), "seed": seed}
         fields["trainer"] = {name: value for name, value in fields["trainer"].items() if name not in UNLIKE}
-        return json.dumps({**fields, "seed": seed}, sort_keys=True)
+        return json.dumps(fields, sort_keys=True)
 
     wanted = {identity(recipes[one.cell.name], one.seed): one for one in planned if not one.folder.exists()}
     for path in sorted(saved.glob("**/config.json")):
         with contextlib.suppress(ValueError, OSError):  # damaged runs, and files of others with this name
             run = Run(path.parent)
-            content = run.recipe()
-            one = wanted.get(identity(read_recipe(json.dumps(content), source=str(path)), int(content["seed"])))
+            recipe = read_recipe(json.dumps(run.recipe()), source=str(path))
+            one = wanted.get(identity(recipe, recipe.seed))
             if one is not None and not one.folder.exists() and run.complete():
                 one.folder.symlink_to(path.parent.resolve(), target_is_directory=True)
                 show(f"{one.cell.name} seed {one.seed}: {path.parent}")
