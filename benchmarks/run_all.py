@@ -23,6 +23,7 @@ PARTS = {
     "own_process",
     "products",
     "run_all",
+    "seed_crossing",
     "timing",
     "peers/enumeration",
     "peers/observer",
