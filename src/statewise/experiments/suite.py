@@ -358,7 +358,8 @@ def _pictures(chosen: Chosen, there: list[Planned], runs: dict[Path, SuiteRun]) 
             notes.append(f"picture {picture.name}: no finished run")
             continue
         report = _report(chosen, some, runs)
-        shown = {name: chosen.whole.metrics.get(name, "") for name in picture.metrics}
+        # The table has a column of minutes in any case.
+        shown = {name: chosen.whole.metrics.get(name, "") for name in picture.metrics if name != "minutes"}
         report = replace(report, title=picture.title, about="", shown=shown)
         made, lacking = picture_files(
             report, partial(compare, metrics="all"), picture.metrics, picture.curves, picture.drawings

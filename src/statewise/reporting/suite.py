@@ -87,10 +87,8 @@ class SuiteRun:
                 other = check(content.get("decoder", {"name": ""}), DECODER, where, "decoder")["name"]
                 by = f"_decoder_{other}" if other else ""
                 metrics |= {f"{key}{by}": value for key, value in reported.items() if value is not None}
-        end = run.end(records) or {}
-        if end.get("step") and "seconds" in end:
-            metrics.setdefault("step_seconds", float(end["seconds"]) / end["step"])
         metrics |= evaluation["metrics"]
+        end = run.end(records) or {}
         identity = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
         data = hashlib.sha256(identity.encode()).hexdigest()[:16]
         minutes, headline = float(end.get("seconds", 0.0)) / 60, Headline.of(evaluation["headline"])
@@ -104,8 +102,10 @@ class SuiteRun:
         return self.number(self.headline.metric) if self.headline else None
 
     def number(self, metric: str) -> float | None:
-        """Value of a metric; None unless the run has it and it is finite."""
+        """Value of a metric, or of `minutes`; None unless the run has it and it is finite."""
         value = self.metrics.get(metric, math.nan)
+        if metric == "minutes" and metric not in self.metrics and self.minutes is not None:
+            value = self.minutes
         return value if math.isfinite(value) else None
 
 
