@@ -78,7 +78,8 @@ def _evaluate(request: EvaluationRequest, losses_file: Path | None) -> int:
     for note in model.task.notes:
         if not request.data or note not in notes_of_run:  # notes on the run's own data do not concern a file
             say(note, file=sys.stderr)
-    _show(request, model, evaluations, learned(model, *losses[0], next(iter(evaluations))) if losses else None)
+    judged = learned(model.task, model.run, *losses[0], next(iter(evaluations))) if losses else None
+    _show(request, model, evaluations, judged)
     for one in losses if losses_file else ():  # after the report, which a full disk must not take along
         assert losses_file is not None
         with replacing(losses_file) as file:

@@ -168,6 +168,24 @@ def test_letters_of_fasta_are_symbols(tmp_path):
         read(tmp_path, ">one\nA C 1\n", "genome.fa", format="fasta")
 
 
+@pytest.mark.parametrize("field", ["column", "prompt_column", "group"])
+@pytest.mark.parametrize(
+    ("content", "name", "kind"),
+    [
+        (">one\nACG\n>two\nTT\n", "genome.fa", "FASTA is read as one sequence a record"),
+        ('[Event "a"]\n\n1. e4 e5 *\n', "games.pgn", "PGN is read as one sequence a game"),
+        ("a b\n", "folder/a.txt", "a folder is read as one sequence a file"),
+    ],
+)
+def test_what_has_no_columns_refuses_them(tmp_path, content, name, kind, field):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    given = path if path.parent == tmp_path else path.parent
+    with pytest.raises(ValueError, match=f"{given}: {kind}, without columns: omit --task.{field}"):
+        read_log(given, SequenceFile(**{field: "activity"}))
+
+
 def test_files_of_a_folder_are_sequences(tmp_path):
     for name, text in (("b.txt", "c\nd e"), ("a.txt", "a b\n"), (".hidden", "x")):
         (tmp_path / name).write_text(text)

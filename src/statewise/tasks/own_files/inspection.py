@@ -28,6 +28,8 @@ RECORDS = 50_000
 """Records that are looked at, at most."""
 CELLS = 10**6
 """Cells that are looked at, about, at most."""
+LONGEST_EXAMPLE = 36
+"""Characters of an example of a cell: a time with nanoseconds and zone has up to 35."""
 COLUMNS = 200
 """Columns that are described, at most."""
 MOST_UNFINISHED = 0.5
@@ -259,7 +261,7 @@ def _described(name: str, cells: Sequence[Any]) -> Column:
     missing |= {text: counts.pop(text) for text in sorted(MISSING & set(counts))}
     missing = {text: number for text, number in missing.items() if number}
     total = counts.total()
-    examples = tuple(cut(text, 24) for text, _ in counts.most_common(3))
+    examples = tuple(cut(text, LONGEST_EXAMPLE) for text, _ in counts.most_common(3))
     if not total:
         return Column(name, "no values", missing, 0, "", 0, ())
     repeated = sum(number for number in counts.values() if number > 1) / total
@@ -437,6 +439,8 @@ def _enough(log: EventLog) -> tuple[float | None, str]:
     """The share to hold out so that `statewise evaluate` has enough different cases for a verdict, None for the
     default; and a sentence, where the default is too little."""
     different = len(set(keys(log)))
+    if different < 2:
+        return None, "all sequences are the same: training needs at least two different ones, one of them to hold out"
     if round(HELD_OUT_SHARE * different) >= FEWEST_CASES:
         return None, ""
     share = math.ceil(20 * FEWEST_CASES / different) / 20
