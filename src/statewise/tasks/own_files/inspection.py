@@ -146,14 +146,16 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     first = _First(source)
     names = list(dict.fromkeys(source.names))[:COLUMNS]
     cells: dict[str, list[Any]] = {name: [] for name in names}
+    lines: list[int] = []
     problems = Problems(file.path, by_kind=True)
     for chunk in first.chunks(names, problems):
+        lines.extend(chunk.lines)
         for name, column in zip(names, chunk.cells):
             cells[name].extend(column)
     records = len(cells[names[0]])
     if not records and not problems.count:
         raise ValueError(f"{file.path}: there is a header, but no row under it")
-    columns = tuple(_described(name, cells[name]) for name in names)
+    columns = tuple(_described(name, cells[name], lines) for name in names)
     candidates = _candidates(columns, source)
     notes = [*_about(file), *source.notes]
     if len(source.names) > COLUMNS:
@@ -253,7 +255,8 @@ def _amount(file: File, records: int, cut_off: bool, things: str = "record") -> 
     return f"of which the first {counted(records, things)} were looked at{about or f' ({size / 1e6:,.0f} MB in all)'}"
 
 
-def _described(name: str, cells: Sequence[Any]) -> Column:
+def _described(name: str, cells: Sequence[Any], lines: Sequence[int]) -> Column:
+    """`lines`: the number of each cell's line."""
     texts = [written(cell) for cell in cells]
     absent = sum(cell is None or isinstance(cell, Absent) for cell in cells)
     counts = Counter(texts)
@@ -265,16 +268,17 @@ def _described(name: str, cells: Sequence[Any]) -> Column:
     if not total:
         return Column(name, "no values", missing, 0, "", 0, ())
     repeated = sum(number for number in counts.values() if number > 1) / total
-    kind, look = _kind(name, cells, list(counts), counts)
+    first = dict(zip(reversed(texts), reversed(lines)))
+    kind, look = _kind(name, cells, counts, np.array([first[text] for text in counts]))
     return Column(name, look, missing, len(counts), kind, repeated, examples)
 
 
-def _kind(name: str, cells: Sequence[Any], values: list[str], counts: Counter[str]) -> tuple[str, str]:
-    """The kind of a column, and what it looks like."""
-    total = counts.total()
+def _kind(name: str, cells: Sequence[Any], counts: Counter[str], lines: np.ndarray) -> tuple[str, str]:
+    """The kind of a column, and what it looks like. `lines`: where each different value first stands."""
+    values, total = list(counts), counts.total()
     if sum(isinstance(cell, list) for cell in cells) > MOSTLY * total:
         return "list", "lists"
-    moments, wrong = Reader(name).read(values, np.arange(1, len(values) + 1))
+    moments, wrong = Reader(name).read(values, lines)
     good = np.ones(len(values), bool)
     good[list(wrong)] = False
     read = sum(counts[value] for value, keep in zip(values, good.tolist()) if keep)
