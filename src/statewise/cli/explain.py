@@ -53,7 +53,7 @@ def run(words: list[str]) -> int:
     if made.surprising:
         first = made.surprising[0]
         name = cut(" ".join(first.name.split()))
-        say(f"most surprising: {name}, {first.nats:.1f} nats where {first.expected_nats:.1f} were expected")
+        say(f"most surprising case: {name}, {first.nats:.1f} nats where {first.expected_nats:.1f} were expected")
     for note in made.notes:
         say(note)
     say(f"wrote {page} ({page.stat().st_size / 1000:,.0f} kB) and {figures}")

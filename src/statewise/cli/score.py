@@ -117,6 +117,7 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
         drift_lines,
         events_csv,
         is_formula,
+        known_file,
         most_surprising,
         score,
         sentences,
@@ -128,8 +129,9 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
     model = load_model(options.run, options.checkpoint, options.device)
     formulas = 0
     with shown_progress():
-        scored = score(model, own_sequences(model.task).log(path))
-        lines = sentences(scored, str(path))
+        task = own_sequences(model.task)
+        scored = score(model, task.log(path))
+        lines = [*sentences(scored, str(path)), *filter(None, [known_file(task, path)])]
         content: dict[str, Any] = _summary(scored, path)
         if options.against is not None:
             other = _against(model, options.against)
