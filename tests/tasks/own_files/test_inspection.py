@@ -18,6 +18,15 @@ SLASHED = "id,activity,when\n" + "".join(
     f"{n // 4},{'abcd'[n % 4]},0{1 + n % 9}/0{1 + n % 7}/2024 08:00\n" for n in range(80)
 )
 STEPS = "".join(json.dumps({"n": n, "steps": ["a", str(n)]}) + "\n" for n in range(9))
+NESTED = "".join(
+    json.dumps({"meta": {"session": n // 4, "at": 1709539200 + 60 * n}, "event": {"type": f"{'abcd'[n % 4]}{n % 3}"}})
+    + "\n"
+    for n in range(80)
+)
+TRACES = "".join(
+    json.dumps({"trace": n, "steps": [{"tool": tool, "ms": n} for tool in ("find", "read", f"edit{n % 5}")]}) + "\n"
+    for n in range(20)
+)
 XES = '<log xes.version="1.0">' + "".join(
     f'<trace><string key="concept:name" value="{n}"/>'
     + "".join(f'<event><string key="concept:name" value="{name}"/></event>' for name in ("a", "b", str(n % 5)))
@@ -53,6 +62,8 @@ def trained_on(command):
         ("".join(f"north,east,{n}{',end' * (n % 2)}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ","}),
         ("".join(f"abc{n}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ""}),
         (STEPS, "x.jsonl", "lists", 9, {"column": "steps"}),
+        (NESTED, "x.jsonl", "event.type", 20, {"group": "meta.session", "order": "meta.at", "column": "event.type"}),
+        (TRACES, "x.jsonl", "steps.tool", 20, {"column": "steps.tool", "group": None}),
         ("".join(json.dumps({"prompt": "a", "target": [str(n)]}) + "\n" for n in range(9)), "x.jsonl", "JSON", 9, {}),
         (">a\nACG\n>b\nTTg\n", "x.fa", "FASTA, 2 sequences", 2, {"separator": ""}),
     ],

@@ -144,7 +144,7 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     if source is None:
         return _sequences(file, layout)
     first = _First(source)
-    names = list(dict.fromkeys(source.names))[:COLUMNS]
+    names = list(dict.fromkeys([*source.names, *getattr(source, "nested", ())]))[:COLUMNS]
     cells: dict[str, list[Any]] = {name: [] for name in names}
     lines: list[int] = []
     problems = Problems(file.path, by_kind=True)
@@ -155,6 +155,8 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     records = len(cells[names[0]])
     if not records and not problems.count:
         raise ValueError(f"{file.path}: there is a header, but no row under it")
+    if not all(_holds_objects(cells[name]) for name in names):
+        names = [name for name in names if not _holds_objects(cells[name])]  # their keys are columns of their own
     columns = tuple(_described(name, cells[name], lines) for name in names)
     candidates = _candidates(columns, source)
     notes = [*_about(file), *source.notes]
@@ -175,6 +177,11 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     return Inspection(
         str(file.path), what, tuple(notes), columns, candidates, _command(file.path, layout, share), tuple(reads)
     )
+
+
+def _holds_objects(cells: Sequence[Any]) -> bool:
+    """Whether cells are JSON objects, or lists of them."""
+    return any(isinstance(cell[0] if isinstance(cell, list) and cell else cell, dict) for cell in cells)
 
 
 def _is_table(file: File) -> bool:
