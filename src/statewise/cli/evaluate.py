@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from statewise.cli.commands import say_lines
 from statewise.cli.counter import shown_progress
 from statewise.cli.findings import keep_report
 from statewise.data_types import Evaluation, Examples
@@ -109,7 +110,7 @@ def _show(
     how += f", {protocols[0]}" if len(protocols) == 1 else ""
     say(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{how}")
     if judged:
-        say(judged.sentence, judged.advice, sep="\n")
+        say_lines(judged.sentence, judged.advice)
     if (not leaks or len(protocols) > 1) and not (judged and model.task.headline.metric == "loss"):
         say(verdict(model.task, evaluation, own=request.data is None and request.held_out_set is None))
     if len(protocols) < 2:

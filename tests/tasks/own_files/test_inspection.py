@@ -125,6 +125,20 @@ def test_a_large_file_is_looked_at_in_part(tmp_path, monkeypatch):
     assert "the first 50 sequences were looked at" in inspect(path).what
 
 
+def test_a_terminal_gets_lines_that_fit_but_for_the_command(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "log.csv"
+    path.write_text(EVENTS)
+    assert main(["inspect", str(path)]) == 0
+    piped = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["inspect", str(path)]) == 0
+    *lines, command = capsys.readouterr().out.splitlines()
+    assert command == piped.splitlines()[-1]
+    assert all(len(line) <= 60 or " " not in line.strip() for line in lines[1:])
+    assert [word for line in lines for word in line.split()] == piped.rpartition("\n  statewise")[0].split()
+
+
 def test_what_is_not_known_is_refused(tmp_path, capsys):
     for words, message in (
         ([str(tmp_path / "none.csv")], "No such file"),

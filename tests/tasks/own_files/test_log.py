@@ -210,6 +210,15 @@ def test_values_in_objects_are_found_by_their_path(tmp_path):
         read(tmp_path, text, "log.jsonl", column="a.c", group="id")
 
 
+def test_objects_in_cells_are_written_as_json(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": {"b": "x", "c": [1, null, 0.5]}, "s": ["p", "q"]}\n')
+    table = read_log(path, SequenceFile(column="s")).table
+    (cell,) = table.column("a")
+    assert json.loads(cell) == {"b": "x", "c": [1, None, "0.5"]}
+    assert table.column("s") == ["p q"]
+
+
 def test_windows_1252_is_read_and_said(tmp_path):
     text = TEXT.replace("stop", "Prüfung")
     log = read(tmp_path, text.encode("windows-1252"), **LOG)
