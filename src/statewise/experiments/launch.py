@@ -12,7 +12,6 @@ import torch
 
 from statewise.decoding import make_decoder
 from statewise.evaluation.evaluate import ALONE, Share, choose_examples, evaluate, report
-from statewise.experiments.requests import learned
 from statewise.model.building import inference, make_objective, make_task, parts_of_run, recipe_of_run
 from statewise.run import Run
 from statewise.runtime.launchers import PLACING, started
@@ -364,6 +363,8 @@ def _report(run: Run, training: _Training, held_out: _HeldOut, listener: Listene
     content = {"checkpoint": best.step, **report(training.task, evaluation)}
 
     def write() -> None:
+        from statewise.experiments.requests import learned
+
         if judged := learned(training.task, run, *losses[0]):
             content["verdict"] = dataclasses.asdict(judged)
         run.write_report("evaluation", content)
