@@ -205,7 +205,7 @@ def exactly(process: Process, symbols: Sequence[str], examples: Examples) -> tup
 
 
 def references(run: Path, process: Process) -> dict[str, tuple[float, float]]:
-    """Excess and accuracy of the exact prediction and of two baselines, on the held-out cases of a run."""
+    """Excess and accuracy of the exact prediction and of the baselines, on the held-out cases of a run."""
     from statewise.model.model import model_of_run
     from statewise.run import Run
     from statewise.tasks.base import ComparedBySymbol
@@ -223,7 +223,7 @@ def references(run: Path, process: Process) -> dict[str, tuple[float, float]]:
         "exact prediction": (0.0, float((chosen == truth).mean())),
         **{
             name: (metrics[name]["loss"] - floor, metrics[name]["token_accuracy"])
-            for name in ("variable order", "bigram")
+            for name in ("variable order", "longest match", "bigram", "unigram")
         },
     }
 

@@ -1,5 +1,8 @@
 """evaluate says first what a model of a user's own sequences has learned."""
 
+import contextlib
+import html
+import io
 import json
 
 import pytest
@@ -7,19 +10,44 @@ from command_line import called, two_steps
 from doubles import SMALL_RUN
 
 from statewise.cli import main
+from statewise.evaluation.verdict import FEW
+from statewise.reporting.grouping import compare
+from statewise.reporting.report import write_report
 from statewise.tasks import baselines
+from statewise.tasks.own_files import inspection
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run of four steps on cases of two letters, which alternate."""
+def trained(tmp_path_factory):
+    """A run of four steps on cases of two letters, which alternate; and what training printed."""
     folder = tmp_path_factory.mktemp("own")
     words = [f"{'a b ' * count}{last}" for count in range(1, 9) for last in ("c", "d", "e", "f")]
     (folder / "letters.txt").write_text("\n".join(words) + "\n")
     flags = ["--trainer.steps=4", "--trainer.evaluate_every=1", "--task.held_out_share=0.4", "--trainer.warmup_steps=0"]
     flags += [f"--task.path={folder / 'letters.txt'}", "--trainer.learning_rate=1e-2", "--out", str(folder / "run")]
-    assert main(["train", "sequences-small", *SMALL_RUN, *flags]) == 0
-    return folder / "run"
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["train", "sequences-small", *SMALL_RUN, *flags]) == 0
+    return folder / "run", said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[0]
+
+
+def test_training_ends_with_the_verdict_of_evaluate(trained, capsys, tmp_path):
+    run, printed = trained
+    before = json.loads((run / "reports/evaluation.json").read_text())["verdict"]
+    said = called(capsys, "evaluate", run)[1]
+    assert printed.splitlines()[-2:] == said.splitlines()[1:3] == [before["sentence"], before["advice"]]
+    after = json.loads((run / "reports/evaluation.json").read_text())["verdict"]
+    assert after == before
+    page = write_report(compare([run]), tmp_path / "report")[-1].read_text()
+    assert f"{before['sentence']} {before['advice']}" in html.unescape(page)
+
+
+def test_inspect_and_the_verdict_count_the_same_cases():
+    assert inspection.FEWEST_CASES == FEW
 
 
 def test_the_verdict_comes_first_and_is_in_the_report(run, capsys):

@@ -325,6 +325,71 @@ def test_score_command(capsys, run, tmp_path):
     assert (content["num"], content["against"]["difference"], content["against"]["drifts"]) == (30, 0.0, False)
 
 
+def test_scores_of_the_file_of_the_run_are_said_to_be(capsys, tmp_path):
+    data = write_log(tmp_path / "log.csv", claims(12))
+    run = made_run(tmp_path / "run", data)
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes(data.read_bytes())
+    for path in (data, copy):
+        assert (
+            f"{path} is the file of the run: most of its cases were trained on" in called(capsys, "score", run, path)[1]
+        )
+    write_log(data, claims(30))
+    code, said, _ = called(capsys, "score", run, data)
+    assert code == 0
+    assert f"{data} has changed since the run began: what it holds now is scored" in said
+    assert "log.csv: 30 cases" in said
+    for words in (["evaluate", run], ["explain", run, "--out", tmp_path / "page"]):
+        assert "the data has changed since the run began" in refused(capsys, *words)
+    refusal = refused(capsys, "score", run, data, "--against", "held-out", "--out", tmp_path / "out.csv")
+    assert "the data has changed since the run began" in refusal
+    assert not [*tmp_path.glob("out*"), *tmp_path.glob("page*")]
+    assert "of the run" not in called(capsys, "score", run, write_log(tmp_path / "new.csv", claims(14)))[1]
+
+
+def test_damaged_figures_are_not_replaced(capsys, run, tmp_path):
+    out = tmp_path / "page"
+    assert called(capsys, "explain", run, "--out", out, "--samples", 10)[0] == 0
+    figures = out / "explanation.json"
+    whole = figures.read_bytes()
+    for damaged in (whole[:-9], b"", b"[1]", b"NaN", b'{"verdict": NaN', b'{"verdict": 1}', b"\xff\xfe"):
+        figures.write_bytes(damaged)
+        said = refused(capsys, "explain", run, "--out", out, "--samples", 10, "--overwrite")
+        assert "explanation.json" in said
+        assert figures.read_bytes() == damaged
+    figures.write_bytes(whole)
+    assert called(capsys, "explain", run, "--out", out, "--samples", 10, "--overwrite")[0] == 0
+    assert figures.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["a " * count for count in range(1, 13)],  # one symbol
+        list("abcdefghijkl"),  # one event a case
+    ],
+)
+def test_hardly_any_data_is_read_all_the_same(capsys, tmp_path, lines):
+    data = tmp_path / "few.txt"
+    data.write_text("\n".join(lines) + "\n")
+    recipe = read_recipe(recipe_text("sequences-small"), [f"--task.path={data}", "--task.held_out_share=0.5", *ALONE])
+    keep_model(new_model(recipe), tmp_path / "run", overwrite=False)
+    for words in (["evaluate", "{}"], ["explain", "{}", "--out", tmp_path / "page"], ["score", "{}", data]):
+        code, said, err = called(capsys, words[0], tmp_path / "run", *words[2:])
+        assert code == 0, err
+        assert ("cannot show what the model has learned" in said) == (words[0] != "score")
+        assert "nan" not in said.lower().split()
+
+
+@pytest.mark.parametrize("content", ["a b c\n", "a b\na b\n", "a\n"])
+def test_one_different_case_cannot_be_split(capsys, tmp_path, content):
+    data = tmp_path / "one.txt"
+    data.write_text(content)
+    said = refused(capsys, "train", "sequences-small", f"--task.path={data}", *ALONE, "--out", tmp_path / "run")
+    assert "at least two different sequences are needed" in said
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "saying"),
     [

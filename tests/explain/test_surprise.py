@@ -99,6 +99,13 @@ def test_drift_is_found_where_it_is_and_only_there():
         drift(np.ones(10), np.append(np.ones(9), np.nan))
 
 
+@pytest.mark.filterwarnings("error")
+def test_copies_of_one_case_do_not_alarm_a_reader():
+    mixed = np.tile([1.5, 2.0], 10)
+    assert drift(mixed, np.full(12, 2.0)).drifts
+    assert not drift(np.full(12, 2.0), np.full(10, 2.0)).drifts
+
+
 def test_states_are_those_of_their_places():
     places = np.array([[1, 3], [0, 0], [1, 0], [2, 1]])
     assert states_at(Table(), EXAMPLES, places).tolist() == [[0, 3], [0, 0], [2, 0], [2, 1]]

@@ -1,10 +1,12 @@
 import contextlib
+import io
 import json
 import os
 import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -327,6 +329,27 @@ def test_what_is_remembered_is_made_again_if_a_single_bit_of_it_is_wrong(run):
         np.testing.assert_array_equal(remembered(), array)
         assert made == [1]
         assert path.read_bytes() == whole
+
+
+def test_a_damaged_cache_raises_nothing(run):
+    """Archives raise errors of many kinds: an unknown compression, an impossible place, arrays of other shapes."""
+    array = np.arange(6, dtype=np.float32)
+    run.remember("key", lambda: array)
+    (path,) = run.cache_folder.iterdir()
+    whole = path.read_bytes()
+    alone, packed, huge = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(alone, array)
+    np.savez_compressed(packed, array=np.arange(3000.0))
+    broken = bytearray(packed.getvalue())
+    broken[200] ^= 255
+    with zipfile.ZipFile(huge, "w") as archive:
+        header = np.lib.format.magic(1, 0) + (118).to_bytes(2, "little")
+        shape = "{'descr': '<f8', 'fortran_order': False, 'shape': (1152921504606846975,), }"
+        archive.writestr("array.npy", header + shape.ljust(117).encode() + b"\n")
+    flipped = [whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :] for at in range(0, len(whole), 3)]
+    for damaged in (alone.getvalue(), bytes(broken), huge.getvalue(), *flipped):
+        path.write_bytes(damaged)
+        np.testing.assert_array_equal(run.remember("key", lambda: array), array)
 
 
 # A run that is replaced, and links in it

@@ -203,6 +203,43 @@ def test_an_accuracy_that_is_all_end_shows():
     assert found == {"token_accuracy": 0.8, "symbol_accuracy": 0.0, "end_accuracy": 1.0}
 
 
+def test_cached_predictions_that_cannot_be_right_are_made_again():
+    training, held_out = ragged_of([([0, 1, END], 0), ([1, 1, END], 0)]), examples_of([([0, 1, 1, END], 0)])
+    kept, calls = {}, []
+
+    def remember(key, make):
+        calls.append(key)
+        return kept[key] if key in kept else kept.setdefault(key, make())
+
+    def asked():
+        return room.remembered(remember, training, held_out, SYMBOLS + 1, END, "<end>")
+
+    first = asked()
+    (key,) = kept
+    right = kept[key]
+    wrong = [right[:-1], right[:, :-1], right.astype(np.float32), right.astype(str), np.zeros_like(right)]
+    for place, value in (
+        ((0, 0), SYMBOLS + 1),
+        ((0, 0), 0.5),
+        ((2, 1), np.nan),
+        ((1, 1), -0.1),
+        ((3, 0), 2.0),
+        ((1, 0), 0),
+    ):
+        wrong.append(right.copy())
+        wrong[-1][place] = value
+    for damaged in wrong:
+        kept[key] = damaged
+        again = asked()
+        assert list(again) == list(first)
+        for name, one in again.items():
+            np.testing.assert_array_equal(one.chosen, first[name].chosen)
+            if one.probabilities is not None:
+                np.testing.assert_array_equal(one.probabilities, first[name].probabilities)
+        assert again["repeat last"].probabilities is None
+    assert set(calls) == {key}
+
+
 def test_a_copied_sequence_is_matched_within_itself():
     word = [0, 1, 2, 3, 1, 0]
     held_out = examples_of([([*word, *word, END], 0)])

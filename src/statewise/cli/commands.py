@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
@@ -51,6 +52,27 @@ def dispatch(
 def terminal_width(without_terminal: int = 100) -> int:
     """Characters in a line of the terminal; `without_terminal` if there is none."""
     return shutil.get_terminal_size((without_terminal, 24)).columns
+
+
+def say_lines(*lines: str) -> None:
+    """Prints lines; a terminal gets them broken between words, and not within, and indented further."""
+    if sys.stdout.isatty():
+        from statewise.reporting.tables import narrowed, widened
+
+        width = max(20, terminal_width())
+        lines = tuple(
+            narrowed(
+                textwrap.fill(
+                    widened(line),
+                    width,
+                    subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+            )
+            for line in lines
+        )
+    say(*lines, sep="\n")
 
 
 def listed(rows: Mapping[str, str], width: int | None = None, without_terminal: int = 80) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from statewise.cli.commands import say_lines
 from statewise.cli.counter import shown_progress
 from statewise.cli.findings import keep_report
 from statewise.data_types import Evaluation, Examples
@@ -78,7 +79,8 @@ def _evaluate(request: EvaluationRequest, losses_file: Path | None) -> int:
     for note in model.task.notes:
         if not request.data or note not in notes_of_run:  # notes on the run's own data do not concern a file
             say(note, file=sys.stderr)
-    _show(request, model, evaluations, learned(model, *losses[0], next(iter(evaluations))) if losses else None)
+    judged = learned(model.task, model.run, *losses[0], next(iter(evaluations))) if losses else None
+    _show(request, model, evaluations, judged)
     for one in losses if losses_file else ():  # after the report, which a full disk must not take along
         assert losses_file is not None
         with replacing(losses_file) as file:
@@ -108,7 +110,7 @@ def _show(
     how += f", {protocols[0]}" if len(protocols) == 1 else ""
     say(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{how}")
     if judged:
-        say(judged.sentence, judged.advice, sep="\n")
+        say_lines(judged.sentence, judged.advice)
     if (not leaks or len(protocols) > 1) and not (judged and model.task.headline.metric == "loss"):
         say(verdict(model.task, evaluation, own=request.data is None and request.held_out_set is None))
     if len(protocols) < 2:

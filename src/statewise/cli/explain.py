@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from statewise.cli.commands import say_lines
 from statewise.cli.counter import shown_progress
 from statewise.runtime.arguments import Parser, at_least
 from statewise.runtime.messages import cut, say
@@ -46,15 +47,14 @@ def run(words: list[str]) -> int:
         with shown_progress():
             made = explain(model, options.num, options.samples, options.seed)
         page, figures = save(made, out, overwrite=options.overwrite)
-    say(made.verdict.sentence)
-    say(made.verdict.advice)
+    say_lines(made.verdict.sentence, made.verdict.advice)
     differing = sum(edge.differs for edge in made.process_map.edges)
     say(f"process map: {differing:,} of {made.process_map.compared:,} compared edges differ between data and model")
     if made.surprising:
         first = made.surprising[0]
         name = cut(" ".join(first.name.split()))
-        say(f"most surprising: {name}, {first.nats:.1f} nats where {first.expected_nats:.1f} were expected")
-    for note in made.notes:
-        say(note)
+        say(f"most surprising case: {name}, {first.nats:.1f} nats where {first.expected_nats:.1f} were expected")
+    if made.notes:
+        say_lines(*made.notes)
     say(f"wrote {page} ({page.stat().st_size / 1000:,.0f} kB) and {figures}")
     return 0

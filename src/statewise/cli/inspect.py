@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from statewise.cli.commands import say_lines
 from statewise.runtime.arguments import Parser
 from statewise.runtime.json_files import printable
 from statewise.runtime.messages import say
@@ -43,5 +44,10 @@ def run(words: list[str]) -> int:
         raise ValueError(unknown("format", options.format, formats))
     given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
     found = inspect(Path(options.file), SequenceFile(**given))
-    say(printable(found.as_json()) if options.json else found.as_text())
+    if options.json:
+        say(printable(found.as_json()))
+        return 0
+    *lines, command = found.as_text().split("\n")
+    say_lines(*lines)
+    say(command)  # on one line, to be copied
     return 0

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from statewise.cli.commands import say_lines
 from statewise.cli.counter import shown_progress
 from statewise.cli.findings import keep_report
 from statewise.runtime.arguments import Parser, at_least
@@ -117,6 +118,7 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
         drift_lines,
         events_csv,
         is_formula,
+        known_file,
         most_surprising,
         score,
         sentences,
@@ -128,8 +130,9 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
     model = load_model(options.run, options.checkpoint, options.device)
     formulas = 0
     with shown_progress():
-        scored = score(model, own_sequences(model.task).log(path))
-        lines = sentences(scored, str(path))
+        task = own_sequences(model.task)
+        scored = score(model, task.log(path))
+        lines = [*sentences(scored, str(path)), *filter(None, [known_file(task, path)])]
         content: dict[str, Any] = _summary(scored, path)
         if options.against is not None:
             other = _against(model, options.against)
@@ -152,7 +155,7 @@ def _scored(options: argparse.Namespace, path: Path, files: list[Path] | None) -
         say(printable(content))
         return 0
     say(f"{options.run}, step {content['checkpoint']}")
-    say(*lines, sep="\n")
+    say_lines(*lines)
     say("most surprising cases, by nats beyond those expected:")
     for case, nats, expected in most_surprising(scored, SHOWN):
         say(f"  {cut(' '.join(case.split()))}: {nats:.2f} nats, expected {expected:.2f}")

@@ -9,7 +9,7 @@ case are drawn together, since they are held out together.
 A difference is *little* if it is less than `LITTLE` nats and less than a twentieth of the bigram's nats; it is *clear*
 if its interval does not contain 0 and it is not little. The first rule that holds applies:
 
-1. `nothing`: the model is clearly worse than the unigram.
+1. `nothing`: the model is clearly worse than the unigram, or its loss is not finite.
 2. `frequencies`: neither the model nor another baseline is clearly better than the unigram.
 3. `less`: the model is clearly worse than the bigram, or than the best baseline.
 4. `last event`: neither the model nor another baseline is clearly better than the bigram.
@@ -173,16 +173,12 @@ def verdict(
         learned = "more" if best.high is not None and best.high < 0 else "recent events"
     different, total = len(sizes), int((counts > 0).sum())
     loss = float(means[""])
-    return Verdict(
-        _sentence(learned, loss, by_name, best, worse, different, total),
-        _advice(learned, curve, best),
-        learned,
-        comparisons,
-        loss,
-        total,
-        int(counts.sum()),
-        curve,
-    )
+    sentence, advice = _sentence(learned, loss, by_name, best, worse, different, total), _advice(learned, curve, best)
+    if not np.isfinite(loss):
+        learned = "nothing"
+        sentence = f"The model's loss is not a finite number ({loss}): training has diverged."
+        advice = "Train again, with a smaller --trainer.learning_rate."
+    return Verdict(sentence, advice, learned, comparisons, loss, total, int(counts.sum()), curve)
 
 
 def _cases(examples: Examples, which: np.ndarray) -> np.ndarray:
@@ -255,7 +251,10 @@ def _sentence(
 
 def _advice(learned: Learned, curve: Curve, best: Comparison) -> str:
     if learned == "unknown":
-        return f"Evaluate at least {FEW} different cases: hold out more, with --task.held_out_share."
+        return (
+            f"Evaluate at least {FEW} different cases: hold out more, with --task.held_out_share, or use a file with "
+            "more cases."
+        )
     if curve.falls == "falling" and curve.step is not None:
         return (
             f"The loss still fell by {curve.gain:.3f} nats over the last half of the {curve.step} steps: train 4 times "

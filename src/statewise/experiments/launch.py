@@ -28,11 +28,13 @@ from statewise.training.sharding import refuse_frozen, used_in_place
 from statewise.training.trainer import Listener, Outcome, Trainer
 
 if TYPE_CHECKING:
+    import numpy as np
     from lightning_fabric import Fabric
     from torch import nn
 
     from statewise.config.recipe import Recipe
-    from statewise.data_types import Evaluation
+    from statewise.data_types import Evaluation, Examples
+    from statewise.evaluation.evaluate import Losses
     from statewise.objectives.base import Objective
     from statewise.run import Checkpoint, Record
     from statewise.tasks.base import Task
@@ -318,12 +320,16 @@ class _HeldOut:
     sharded: bool
     """Whether the processes hold shards of the model, which is then used in place."""
 
-    def evaluate(self, objective: Objective, num: int | None, *, details: bool) -> Evaluation:
+    def evaluate(
+        self, objective: Objective, num: int | None, *, details: bool, losses: Losses | None = None
+    ) -> Evaluation:
         """`evaluation.evaluate` of the model on the first `num` held-out examples, or on all, decoded greedily."""
         examples = choose_examples(self.task, num, None, None)
         decoder, measure = make_decoder("greedy"), objective.held_out_losses
         with self._share(objective) as share, inference(objective, self.run.precision()) as predictor:
-            return evaluate(self.task, predictor, decoder, examples, details=details, measure=measure, share=share)
+            return evaluate(
+                self.task, predictor, decoder, examples, details=details, measure=measure, losses=losses, share=share
+            )
 
     @contextlib.contextmanager
     def _share(self, objective: Objective) -> Iterator[Share]:
@@ -350,10 +356,17 @@ def _report(run: Run, training: _Training, held_out: _HeldOut, listener: Listene
     load_weights(best, objective)
     if not held_out.sharded:
         objective.to(held_out.device)
-    evaluation = held_out.evaluate(objective, training.recipe.trainer.report_num, details=True)
+    losses: list[tuple[Examples, np.ndarray, np.ndarray]] = []
+    evaluation = held_out.evaluate(
+        objective, training.recipe.trainer.report_num, details=True, losses=lambda *one: losses.append(one)
+    )
     content = {"checkpoint": best.step, **report(training.task, evaluation)}
 
     def write() -> None:
+        from statewise.experiments.requests import learned
+
+        if judged := learned(training.task, run, *losses[0]):
+            content["verdict"] = dataclasses.asdict(judged)
         run.write_report("evaluation", content)
         listener.report(content)
 

@@ -232,12 +232,15 @@ class Display:
         return Group(line, Texts(self.metrics)) if self.metrics else line
 
     def report(self, report: dict[str, Any]) -> None:
-        """Prints the metrics of the best checkpoint."""
+        """Prints the metrics of the best checkpoint, and what a model of the user's own sequences has learned."""
         shown = {name: value for name, value in report["metrics"].items() if not name.startswith(DETAILS)}
         self._say(f"best checkpoint (step {report['checkpoint']}) on {report['num']:,} held-out examples:")
         self._say("", *metric_texts(shown))
         if report["baselines"]:
             self.console.say(baselines_table(report["baselines"], report["metrics"]))
+        if verdict := report.get("verdict"):
+            self.note(verdict["sentence"])
+            self.note(verdict["advice"])
 
     def record(self, record: Record) -> None:
         """Shows a record: training metrics below the bar, others as permanent lines."""

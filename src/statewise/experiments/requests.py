@@ -343,18 +343,18 @@ def _other_held_out(words: Sequence[str], task: str | None) -> dict[str, str]:
 
 
 def learned(
-    model: Model, examples: Examples, nats: np.ndarray, scored: np.ndarray, protocol: str = ""
+    task: Task, run: Run | None, examples: Examples, nats: np.ndarray, scored: np.ndarray, protocol: str = ""
 ) -> Verdict | None:
-    """What the model of a run has learned of its task's sequences; the arrays are what `EvaluationRequest.evaluate`
-    passes to `losses`. None for tasks of which more is known, and for a `protocol` under which a model sees its own
-    targets."""
+    """What the model of a run (None: of none) has learned of its task's sequences; the arrays are what
+    `evaluation.evaluate` passes to `losses`. None for tasks of which more is known, and for a `protocol` under which a
+    model sees its own targets."""
     from statewise.evaluation.verdict import learning_curve, verdict
     from statewise.tasks.base import ComparedBySymbol
 
-    if not isinstance(model.task, ComparedBySymbol) or seeing_targets([protocol]):
+    if not isinstance(task, ComparedBySymbol) or seeing_targets([protocol]):
         return None
-    records = [] if model.run is None else model.run.metrics()
-    return verdict(examples, nats, scored, model.task.baseline_nats(examples), learning_curve(records))
+    records = [] if run is None else run.metrics()
+    return verdict(examples, nats, scored, task.baseline_nats(examples), learning_curve(records))
 
 
 def verdict(task: Task, evaluation: Evaluation, *, own: bool) -> str:

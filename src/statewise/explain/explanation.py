@@ -379,7 +379,8 @@ def _notes(cases: Cases, sampled: Ragged, graph: ProcessMap) -> list[str]:
     if not graph.compared:
         notes.append("The process map compares no edge: too few cases have the same event.")
     if cut := int(cases.log.unfinished.sum()):
-        notes.append(f"{cut:,} of {len(cases):,} cases are cut off at the end of the log; their end is not scored.")
+        are = "is" if cut == 1 else "are"
+        notes.append(f"{cut:,} of {len(cases):,} cases {are} cut off at the end of the log, whose end is not scored.")
     return notes
 
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from statewise.model.model import Model
 from statewise.runtime.messages import counted, short
 from statewise.tasks.own_files.gaps import gap_symbols
 from statewise.tasks.own_files.log import EventLog
-from statewise.tasks.own_files.sequences import Sequences
+from statewise.tasks.own_files.sequences import Sequences, checksum_of
 
 UNKNOWN = "the model does not know this symbol"
 AFTER_UNKNOWN = "after a symbol that the model does not know"
@@ -195,6 +196,17 @@ def _sums(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """(N,) sums of (E,) values over the events of each case."""
     totals = np.concatenate([np.zeros(1, values.dtype), np.cumsum(values)])
     return totals[offsets[1:]] - totals[offsets[:-1]]
+
+
+def known_file(task: Sequences, path: Path) -> str:
+    """A sentence on a file that is, or was, the one of `task.path`; empty for another file. Raises `ValueError` if it
+    cannot be read."""
+    before, now = task.sums.get(str(task.paths[0])), checksum_of(path)
+    if now == before:
+        return f"{path} is the file of the run: most of its cases were trained on, and surprise less than new ones"
+    if path.resolve() == task.paths[0]:
+        return f"{path} has changed since the run began: what it holds now is scored"
+    return ""
 
 
 def compare(one: Scored, other: Scored) -> tuple[Drift, list[SymbolChange]]:

@@ -9,6 +9,7 @@ uncertainty. A case with much more surprise than expected is one that does not f
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,7 +137,9 @@ def drift(cases: np.ndarray, others: np.ndarray) -> Drift:
         low = high = difference
         p_value = 1.0 if difference == 0 else 0.0
     else:
-        test = stats.ttest_ind(one, other, equal_var=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # copies of one case have equal values, which is no mistake
+            test = stats.ttest_ind(one, other, equal_var=False)
         interval = test.confidence_interval(0.95)
         low, high, p_value = float(interval.low), float(interval.high), float(test.pvalue)
     above = float(stats.mannwhitneyu(one, other, alternative="two-sided").statistic) / (len(one) * len(other))

@@ -24,6 +24,7 @@ EVALUATION: Shape = {
     "headline": stored_shape(Headline),
     "chance": stored_shape(Metrics),
     **stored_fields(Evaluation),
+    "verdict?": {"sentence": TEXT, "advice": TEXT},
 }
 """The parts of `evaluate`'s report that are shown."""
 ANALYSIS: Shape = {

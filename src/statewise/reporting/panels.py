@@ -139,6 +139,16 @@ def drawings(comparison: Comparison) -> list[Drawing]:
     return titled
 
 
+def learned(comparison: Comparison) -> list[str]:
+    """What each group's first run has learned, as its evaluation says of models of the user's own sequences."""
+    firsts = [(group.label, group.members[0]) for group in comparison.groups]
+    return [
+        f"{label}, seed {member.seed}: {found['sentence']} {found['advice']}"
+        for label, member in firsts
+        if (found := member.report.get("verdict"))
+    ]
+
+
 def verdicts(comparison: Comparison) -> list[str]:
     """The verdict of each analysis that is compared, on each group's first run."""
     firsts = [(group.label, group.members[0]) for group in comparison.groups]

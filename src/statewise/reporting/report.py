@@ -21,6 +21,7 @@ from statewise.reporting.figures import STYLE, Look, Panel, small_multiples
 from statewise.reporting.panels import (
     analysis_panels,
     drawings,
+    learned,
     notes_without_mean,
     set_panels,
     sweep_panels,
@@ -59,6 +60,7 @@ figcaption { font-size: .8rem; color: var(--soft); overflow-wrap: anywhere; }
 </style></head><body>
 <h1>{{ labels | join(" vs. ") }}</h1>
 {% if finding %}<p class="finding">{{ finding }}</p>{% endif %}
+{% for sentence in learned %}<p>{{ sentence }}</p>{% endfor %}
 <p class="note">task {{ task }}; seeds {{ seeds }}</p>
 <h2>Results</h2>
 <div class="scroll"><table><thead><tr>{% for cell in header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
@@ -177,6 +179,7 @@ def page(comparison: Comparison) -> str:
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
         style=STYLE + DRAWINGS_STYLE + SVG_STYLE,
         finding=comparison.finding(),
+        learned=learned(comparison),
         curves_note=" ".join(
             [
                 *[COLOURS_NOTE] * coloured,

@@ -91,13 +91,16 @@ def remembered(
     end: int,
     end_symbol: str,
 ) -> dict[str, Prediction]:
-    """`predictions`, cached by `remember` under a checksum of the training sequences and the examples."""
+    """`predictions`, cached by `remember` under a checksum of the training sequences and the examples. A cached array
+    that cannot be theirs, because it is damaged, is not used."""
     names: list[str] = []
+    every = ["unigram", "bigram", "longest match", "variable order", "repeat last", f"always {end_symbol}"]
+    tokens = int(scored_tokens(examples).sum())
 
     def make() -> np.ndarray:
         made = predictions(training, examples, vocabulary, end, end_symbol)
         names.extend(made)
-        nothing = np.full(int(scored_tokens(examples).sum()), np.nan)
+        nothing = np.full(tokens, np.nan)
         return np.stack(
             [
                 part
@@ -111,12 +114,24 @@ def remembered(
     for part in (*known, examples.tokens, examples.lengths, scored_tokens(examples)):
         content.update(f"{part.shape} {part.dtype}".encode() + np.ascontiguousarray(part).tobytes())
     found = remember(f"baselines {VERSION} {content.hexdigest()}", make)
-    every = ["unigram", "bigram", "longest match", "variable order", "repeat last", f"always {end_symbol}"]
+    if not _sound(found, len(every), tokens, vocabulary):
+        names.clear()
+        found = make()
     assert names in ([], every)
     return {
         name: Prediction(chosen.astype(np.int64), None if np.isnan(chances).any() else chances)
         for name, chosen, chances in zip(every, found[::2], found[1::2], strict=True)
     }
+
+
+def _sound(found: np.ndarray, baselines: int, tokens: int, vocabulary: int) -> bool:
+    """Whether a cached array has a token and a probability, or NaN, of each baseline and scored token."""
+    if found.shape != (2 * baselines, tokens) or found.dtype != np.float64:
+        return False
+    chosen, chances = found[::2], found[1::2]
+    are_tokens = (chosen >= 0) & (chosen < vocabulary) & (chosen == np.floor(chosen))
+    absent = np.isnan(chances).all(axis=1, keepdims=True)
+    return bool(are_tokens.all() and (absent | ((chances > 0) & (chances <= 1 + 1e-9))).all())
 
 
 def metrics(made: Mapping[str, Prediction], examples: Examples, end: int) -> dict[str, dict[str, float]]:

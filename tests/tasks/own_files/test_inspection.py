@@ -3,11 +3,13 @@
 import json
 import shlex
 
+import numpy as np
 import pytest
 
 from statewise.cli import main
-from statewise.tasks.own_files.inspection import inspect
+from statewise.tasks.own_files.inspection import FEWEST_CASES, inspect
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
+from statewise.tasks.own_files.splits import HELD_OUT_SHARE
 
 EVENTS = "id,activity,when\n" + "".join(
     f"{n // 4},{'abcd'[n % 4]}{n % 3},2024-01-{1 + n % 28:02} 08:00\n" for n in range(80)
@@ -16,6 +18,15 @@ SLASHED = "id,activity,when\n" + "".join(
     f"{n // 4},{'abcd'[n % 4]},0{1 + n % 9}/0{1 + n % 7}/2024 08:00\n" for n in range(80)
 )
 STEPS = "".join(json.dumps({"n": n, "steps": ["a", str(n)]}) + "\n" for n in range(9))
+NESTED = "".join(
+    json.dumps({"meta": {"session": n // 4, "at": 1709539200 + 60 * n}, "event": {"type": f"{'abcd'[n % 4]}{n % 3}"}})
+    + "\n"
+    for n in range(80)
+)
+TRACES = "".join(
+    json.dumps({"trace": n, "steps": [{"tool": tool, "ms": n} for tool in ("find", "read", f"edit{n % 5}")]}) + "\n"
+    for n in range(20)
+)
 XES = '<log xes.version="1.0">' + "".join(
     f'<trace><string key="concept:name" value="{n}"/>'
     + "".join(f'<event><string key="concept:name" value="{name}"/></event>' for name in ("a", "b", str(n % 5)))
@@ -30,7 +41,10 @@ def trained_on(command):
     assert words[:3] == ["statewise", "train", "sequences-small"]
     flags = dict(zip(words[3::2], words[4::2]))
     assert flags.pop("--out").startswith("runs/")
-    return Sequences(SequencesConfig(**{name.removeprefix("--task."): value for name, value in flags.items()}))
+    fields = {name.removeprefix("--task."): value for name, value in flags.items()}
+    if "held_out_share" in fields:
+        fields["held_out_share"] = float(fields["held_out_share"])
+    return Sequences(SequencesConfig(**fields))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +62,8 @@ def trained_on(command):
         ("".join(f"north,east,{n}{',end' * (n % 2)}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ","}),
         ("".join(f"abc{n}\n" for n in range(9)), "x.txt", "text", 9, {"separator": ""}),
         (STEPS, "x.jsonl", "lists", 9, {"column": "steps"}),
+        (NESTED, "x.jsonl", "event.type", 20, {"group": "meta.session", "order": "meta.at", "column": "event.type"}),
+        (TRACES, "x.jsonl", "steps.tool", 20, {"column": "steps.tool", "group": None}),
         ("".join(json.dumps({"prompt": "a", "target": [str(n)]}) + "\n" for n in range(9)), "x.jsonl", "JSON", 9, {}),
         (">a\nACG\n>b\nTTg\n", "x.fa", "FASTA, 2 sequences", 2, {"separator": ""}),
     ],
@@ -67,6 +83,37 @@ def test_the_printed_command_reads_the_file(tmp_path, content, name, said, seque
     assert json.loads(capsys.readouterr().out)["command"] == command
 
 
+@pytest.mark.parametrize(
+    ("different", "copies", "share", "said"),
+    [
+        (400, 1, None, ""),
+        (80, 1, None, ""),
+        (75, 1, None, ""),
+        (74, 1, 0.15, "a tenth of 74 different sequences is too little"),
+        (40, 5, 0.2, "a tenth of 40 different sequences is too little"),
+        (16, 3, 0.5, "--task.held_out_share 0.5 holds out at least 8"),
+        (15, 9, None, "15 different sequences: too few for a verdict"),
+        (1, 20, None, "all sequences are the same: training needs at least two different ones"),
+    ],
+)
+def test_the_command_holds_out_enough_for_a_verdict(tmp_path, different, copies, share, said):
+    path = tmp_path / "x.txt"
+    path.write_text("".join(f"a b{n} c\n" for n in range(different)) * copies)
+    found = inspect(path)
+    assert said in "\n".join(found.reads)
+    assert bool(said) == ("different sequence" in found.reads[-1] or "all sequences" in found.reads[-1])
+    assert ("--task.held_out_share" in found.command) == (share is not None)
+    if different == 1:
+        with pytest.raises(ValueError, match="at least two different sequences"):
+            trained_on(found.command)
+        return
+    task = trained_on(found.command)
+    assert task.config.held_out_share == (share or HELD_OUT_SHARE)
+    held_out = task.held_out()
+    assert len(held_out) % copies == 0
+    assert (len(np.unique(held_out.tokens, axis=0)) >= FEWEST_CASES) == ("too few" not in said)
+
+
 def test_a_large_file_is_looked_at_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr("statewise.tasks.own_files.inspection.RECORDS", 50)
     path = tmp_path / "log.csv"
@@ -76,6 +123,20 @@ def test_a_large_file_is_looked_at_in_part(tmp_path, monkeypatch):
     path = tmp_path / "x.txt"
     path.write_text("a b\n" * 60)
     assert "the first 50 sequences were looked at" in inspect(path).what
+
+
+def test_a_terminal_gets_lines_that_fit_but_for_the_command(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "log.csv"
+    path.write_text(EVENTS)
+    assert main(["inspect", str(path)]) == 0
+    piped = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["inspect", str(path)]) == 0
+    *lines, command = capsys.readouterr().out.splitlines()
+    assert command == piped.splitlines()[-1]
+    assert all(len(line) <= 60 or " " not in line.strip() for line in lines[1:])
+    assert [word for line in lines for word in line.split()] == piped.rpartition("\n  statewise")[0].split()
 
 
 def test_what_is_not_known_is_refused(tmp_path, capsys):

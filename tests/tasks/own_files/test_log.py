@@ -168,6 +168,24 @@ def test_letters_of_fasta_are_symbols(tmp_path):
         read(tmp_path, ">one\nA C 1\n", "genome.fa", format="fasta")
 
 
+@pytest.mark.parametrize("field", ["column", "prompt_column", "group"])
+@pytest.mark.parametrize(
+    ("content", "name", "kind"),
+    [
+        (">one\nACG\n>two\nTT\n", "genome.fa", "FASTA is read as one sequence a record"),
+        ('[Event "a"]\n\n1. e4 e5 *\n', "games.pgn", "PGN is read as one sequence a game"),
+        ("a b\n", "folder/a.txt", "a folder is read as one sequence a file"),
+    ],
+)
+def test_what_has_no_columns_refuses_them(tmp_path, content, name, kind, field):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    given = path if path.parent == tmp_path else path.parent
+    with pytest.raises(ValueError, match=f"{given}: {kind}, without columns: omit --task.{field}"):
+        read_log(given, SequenceFile(**{field: "activity"}))
+
+
 def test_files_of_a_folder_are_sequences(tmp_path):
     for name, text in (("b.txt", "c\nd e"), ("a.txt", "a b\n"), (".hidden", "x")):
         (tmp_path / name).write_text(text)
@@ -190,6 +208,15 @@ def test_values_in_objects_are_found_by_their_path(tmp_path):
     assert events.symbols == ["0", "1"]
     with pytest.raises(ValueError, match=r"unknown column 'a\.c': did you mean a\.b"):
         read(tmp_path, text, "log.jsonl", column="a.c", group="id")
+
+
+def test_objects_in_cells_are_written_as_json(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": {"b": "x", "c": [1, null, 0.5]}, "s": ["p", "q"]}\n')
+    table = read_log(path, SequenceFile(column="s")).table
+    (cell,) = table.column("a")
+    assert json.loads(cell) == {"b": "x", "c": [1, None, "0.5"]}
+    assert table.column("s") == ["p q"]
 
 
 def test_windows_1252_is_read_and_said(tmp_path):

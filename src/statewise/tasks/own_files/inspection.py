@@ -28,6 +28,8 @@ RECORDS = 50_000
 """Records that are looked at, at most."""
 CELLS = 10**6
 """Cells that are looked at, about, at most."""
+LONGEST_EXAMPLE = 36
+"""Characters of an example of a cell: a time with nanoseconds and zone has up to 35."""
 COLUMNS = 200
 """Columns that are described, at most."""
 MOST_UNFINISHED = 0.5
@@ -142,16 +144,20 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     if source is None:
         return _sequences(file, layout)
     first = _First(source)
-    names = list(dict.fromkeys(source.names))[:COLUMNS]
+    names = list(dict.fromkeys([*source.names, *getattr(source, "nested", ())]))[:COLUMNS]
     cells: dict[str, list[Any]] = {name: [] for name in names}
+    lines: list[int] = []
     problems = Problems(file.path, by_kind=True)
     for chunk in first.chunks(names, problems):
+        lines.extend(chunk.lines)
         for name, column in zip(names, chunk.cells):
             cells[name].extend(column)
     records = len(cells[names[0]])
     if not records and not problems.count:
         raise ValueError(f"{file.path}: there is a header, but no row under it")
-    columns = tuple(_described(name, cells[name]) for name in names)
+    if not all(_holds_objects(cells[name]) for name in names):
+        names = [name for name in names if not _holds_objects(cells[name])]  # their keys are columns of their own
+    columns = tuple(_described(name, cells[name], lines) for name in names)
     candidates = _candidates(columns, source)
     notes = [*_about(file), *source.notes]
     if len(source.names) > COLUMNS:
@@ -171,6 +177,11 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     return Inspection(
         str(file.path), what, tuple(notes), columns, candidates, _command(file.path, layout, share), tuple(reads)
     )
+
+
+def _holds_objects(cells: Sequence[Any]) -> bool:
+    """Whether cells are JSON objects, or lists of them."""
+    return any(isinstance(cell[0] if isinstance(cell, list) and cell else cell, dict) for cell in cells)
 
 
 def _is_table(file: File) -> bool:
@@ -251,7 +262,8 @@ def _amount(file: File, records: int, cut_off: bool, things: str = "record") -> 
     return f"of which the first {counted(records, things)} were looked at{about or f' ({size / 1e6:,.0f} MB in all)'}"
 
 
-def _described(name: str, cells: Sequence[Any]) -> Column:
+def _described(name: str, cells: Sequence[Any], lines: Sequence[int]) -> Column:
+    """`lines`: the number of each cell's line."""
     texts = [written(cell) for cell in cells]
     absent = sum(cell is None or isinstance(cell, Absent) for cell in cells)
     counts = Counter(texts)
@@ -259,20 +271,21 @@ def _described(name: str, cells: Sequence[Any]) -> Column:
     missing |= {text: counts.pop(text) for text in sorted(MISSING & set(counts))}
     missing = {text: number for text, number in missing.items() if number}
     total = counts.total()
-    examples = tuple(cut(text, 24) for text, _ in counts.most_common(3))
+    examples = tuple(cut(text, LONGEST_EXAMPLE) for text, _ in counts.most_common(3))
     if not total:
         return Column(name, "no values", missing, 0, "", 0, ())
     repeated = sum(number for number in counts.values() if number > 1) / total
-    kind, look = _kind(name, cells, list(counts), counts)
+    first = dict(zip(reversed(texts), reversed(lines)))
+    kind, look = _kind(name, cells, counts, np.array([first[text] for text in counts]))
     return Column(name, look, missing, len(counts), kind, repeated, examples)
 
 
-def _kind(name: str, cells: Sequence[Any], values: list[str], counts: Counter[str]) -> tuple[str, str]:
-    """The kind of a column, and what it looks like."""
-    total = counts.total()
+def _kind(name: str, cells: Sequence[Any], counts: Counter[str], lines: np.ndarray) -> tuple[str, str]:
+    """The kind of a column, and what it looks like. `lines`: where each different value first stands."""
+    values, total = list(counts), counts.total()
     if sum(isinstance(cell, list) for cell in cells) > MOSTLY * total:
         return "list", "lists"
-    moments, wrong = Reader(name).read(values, np.arange(1, len(values) + 1))
+    moments, wrong = Reader(name).read(values, lines)
     good = np.ones(len(values), bool)
     good[list(wrong)] = False
     read = sum(counts[value] for value, keep in zip(values, good.tolist()) if keep)
@@ -437,6 +450,8 @@ def _enough(log: EventLog) -> tuple[float | None, str]:
     """The share to hold out so that `statewise evaluate` has enough different cases for a verdict, None for the
     default; and a sentence, where the default is too little."""
     different = len(set(keys(log)))
+    if different < 2:
+        return None, "all sequences are the same: training needs at least two different ones, one of them to hold out"
     if round(HELD_OUT_SHARE * different) >= FEWEST_CASES:
         return None, ""
     share = math.ceil(20 * FEWEST_CASES / different) / 20

@@ -248,12 +248,10 @@ def _sequences(
     file: File, layout: SequenceFile, problems: Problems, most: int | None
 ) -> tuple[Collected, str, list[str]]:
     """Sequences of a file without columns, how it was read, and notes. `most`: sequences, or lines, that are read."""
+    given = [name for name in ("column", "prompt_column", "group", "order") if getattr(layout, name) is not None]
+    if given and file.family in _ONE_EACH:
+        raise ValueError(f"{file.path}: {_ONE_EACH[file.family]}, without columns: omit --task.{given[0]}")
     if file.family == "folder":
-        for name in ("column", "prompt_column", "group", "order"):
-            if getattr(layout, name) is not None:
-                raise ValueError(
-                    f"{file.path}: a folder is read as one sequence a file, without columns: omit --task.{name}"
-                )
         texts = [text_of(path, layout.encoding, None) for path in files_in(file.path)[:most]]
         try:
             return read_folder(texts, layout, problems), "a folder, one sequence a file", []
@@ -281,6 +279,13 @@ def _sequences(
         return found, values.how, []
     found = read_texts(islice(file.text.lines(), most), layout, problems)
     return found, "text, one sequence a line" + (", its prompt before a tab" if any(found.prompts) else ""), []
+
+
+_ONE_EACH = {
+    "folder": "a folder is read as one sequence a file",
+    "fasta": "FASTA is read as one sequence a record",
+    "pgn": "PGN is read as one sequence a game",
+}
 
 
 def _symbols(value: Any, what: str, layout: SequenceFile) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -111,6 +112,8 @@ def written(cell: Any) -> str:
         return ""
     if isinstance(cell, list):
         return " ".join(map(written, cell))
+    if isinstance(cell, dict):
+        return json.dumps(cell, ensure_ascii=False, default=str)
     return str(cell).lower() if isinstance(cell, bool) else str(cell)
 
 
