@@ -1,8 +1,6 @@
 """A loss attached to a model of transformers, in the Trainer of transformers and saved with the model."""
 
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from processes import run_as_two
 
 from statewise.hf import loss_for, with_loss
 from statewise.losses import NextLatentLoss
@@ -220,21 +219,7 @@ def test_adapters_of_peft_train_the_loss_with_them_or_say_how():
 @pytest.mark.slow
 def test_two_processes_of_a_trainer_train_as_one(tmp_path):
     """The Trainer's DDP looks for parameters that no output depends on."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    shared = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(tmp_path / "weights.pt")],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        assert process.wait(timeout=120) == 0, process.stderr.read()
+    run_as_two(__file__, tmp_path / "weights.pt")
     found = torch.load(tmp_path / "weights.pt", weights_only=True)
     for key, tensor in train().state_dict().items():
         torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=1e-6, msg=key)
