@@ -1,7 +1,7 @@
 """A small Llama tuned by TRL with next-latent prediction writes the same texts in transformers, there with drafts, and
 in llama.cpp.
 
-    pip install trl xllamacpp              # beside the extra `hf`; xllamacpp holds llama.cpp
+    pip install trl xllamacpp gguf         # xllamacpp holds llama.cpp
     python examples/trl_to_llama_cpp.py [FOLDER]
 
 Half a minute of CPU time. Leaves FOLDER/tuned, for transformers, and FOLDER/tuned.gguf. docs/own-training-loop.md.
@@ -12,13 +12,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-import datasets
-import statewise.hf
-import tokenizers
-import torch
-import transformers
-import trl
-import xllamacpp
+try:
+    import datasets
+    import statewise.hf
+    import tokenizers
+    import torch
+    import transformers
+    import trl
+    import xllamacpp
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}. This example needs: pip install trl xllamacpp gguf") from None
 
 PROMPTS = ["Anna has a red", "Ben has a blue cup", "Then Carl"]
 
