@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from processes import run_as_two
+from safetensors.torch import load_file, save_file
 
 from statewise.hf import loss_for, with_loss
 from statewise.losses import NextLatentLoss
@@ -111,6 +112,22 @@ def test_a_saved_model_gets_its_loss_back(tmp_path):
         (tmp_path / "model.safetensors.index.json").write_text(index)
         with pytest.raises(ValueError, match=r"index\.json"):
             attach_kept(model, tmp_path)
+
+
+def test_of_weights_only_those_that_nobody_uses_or_has_are_warned_of(tmp_path, recwarn, capfd):
+    model = model_of()
+    loss_for(model, "next_latent")
+    model.save_pretrained(tmp_path)
+    with_loss(tmp_path)
+    assert not recwarn
+    assert "statewise_loss" not in capfd.readouterr().err
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.own.weight"] = weights.pop("model.norm.weight")
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with_loss(tmp_path)
+    missing, unused = (str(each.message) for each in recwarn)
+    assert missing.endswith("are missing and random now: 1, such as model.norm.weight")
+    assert unused.endswith("are not used: 1, such as model.own.weight")
 
 
 def test_packed_rows_and_padding_are_read_from_what_the_model_reads():
