@@ -48,9 +48,10 @@ def tune(folder: Path, steps: int = 150) -> None:
     texts = stories(400)
     bpe = tokenizers.ByteLevelBPETokenizer()  # splits as GPT-2's, which a GGUF file can say
     bpe.train_from_iterator(texts, vocab_size=320, show_progress=False, special_tokens=["<end>"])
-    bpe.save(str(folder.with_suffix(".json")))
+    folder.mkdir(parents=True, exist_ok=True)
+    bpe.save(str(folder / "tokenizer.json"))
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(folder.with_suffix(".json")), eos_token="<end>", pad_token="<end>"
+        tokenizer_file=str(folder / "tokenizer.json"), eos_token="<end>", pad_token="<end>"
     )
     torch.manual_seed(1)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -106,7 +107,6 @@ def in_llama_cpp(path: Path, new: int) -> list[str]:
 def main(place: Path, steps: int = 150, new: int = 24) -> bool:
     """Returns whether all three ways write the same."""
     tuned, file = place / "tuned", place / "tuned.gguf"
-    place.mkdir(parents=True, exist_ok=True)
     tune(tuned, steps)
     statewise.export(tuned, file, "gguf", overwrite=True)
     plain, passes = in_transformers(tuned, 0, new)
