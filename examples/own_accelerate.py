@@ -1,11 +1,14 @@
 """Next-latent prediction in a loop of accelerate. Needs the extra `hf`; from statewise only PyTorch. The lines that a
 loss of statewise needs are marked."""
 
-import torch
-from accelerate import Accelerator
-from statewise.losses import NextLatentLoss  # statewise
-from torch.utils.data import DataLoader
-from transformers import LlamaConfig, LlamaForCausalLM
+try:
+    import torch
+    from accelerate import Accelerator
+    from statewise.losses import NextLatentLoss  # statewise
+    from torch.utils.data import DataLoader
+    from transformers import LlamaConfig, LlamaForCausalLM
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}. This example needs: pip install accelerate transformers") from None
 
 
 def train(model: LlamaForCausalLM, rows: list[torch.Tensor], steps: int, rate: float) -> list[float]:

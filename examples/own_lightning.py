@@ -1,12 +1,15 @@
 """Next-latent prediction in a LightningModule. Needs `pip install lightning transformers`; from statewise only PyTorch.
 The lines that a loss of statewise needs are marked."""
 
-import lightning
-import torch
-from statewise.losses import NextLatentLoss  # statewise
-from torch import nn
-from torch.utils.data import DataLoader
-from transformers import LlamaConfig, LlamaForCausalLM
+try:
+    import lightning
+    import torch
+    from statewise.losses import NextLatentLoss  # statewise
+    from torch import nn
+    from torch.utils.data import DataLoader
+    from transformers import LlamaConfig, LlamaForCausalLM
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}. This example needs: pip install lightning transformers") from None
 
 
 class Learner(lightning.LightningModule):

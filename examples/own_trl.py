@@ -3,13 +3,16 @@ of statewise needs are marked."""
 
 import tempfile
 
-import torch
-from datasets import Dataset
-from statewise.hf import loss_for  # statewise
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
+try:
+    import torch
+    from datasets import Dataset
+    from statewise.hf import loss_for  # statewise
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from trl import SFTConfig, SFTTrainer
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}. This example needs: pip install trl") from None
 
 
 def train(model: LlamaForCausalLM, rows: list[torch.Tensor], steps: int, rate: float, folder: str) -> list[float]:

@@ -47,6 +47,7 @@ NOT_RUN = {
     "hf:MODEL": "needs a model of Hugging Face (tests/backbones/test_hf.py)",
     "--backbone.model MODEL": "needs a model of Hugging Face",
     "export runs/tuned": "needs a model of Hugging Face",
+    "export tuned ": "needs a model that TRL tuned (tests/deploy/export/test_llama_cpp.py)",
     "leaks MODEL": "needs a model of Hugging Face (tests/deploy/test_leaks.py)",
     "suite ": "takes hours (tests/cli/test_suite.py has a small one)",
     "runs/suite": "the runs of that suite",

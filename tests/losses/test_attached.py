@@ -1,8 +1,6 @@
 """A loss attached to a model of transformers, in the Trainer of transformers and saved with the model."""
 
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -10,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from processes import run_as_two
+from safetensors.torch import load_file, save_file
 
 from statewise.hf import loss_for, with_loss
 from statewise.losses import NextLatentLoss
@@ -112,6 +112,22 @@ def test_a_saved_model_gets_its_loss_back(tmp_path):
         (tmp_path / "model.safetensors.index.json").write_text(index)
         with pytest.raises(ValueError, match=r"index\.json"):
             attach_kept(model, tmp_path)
+
+
+def test_of_weights_only_those_that_nobody_uses_or_has_are_warned_of(tmp_path, recwarn, capfd):
+    model = model_of()
+    loss_for(model, "next_latent")
+    model.save_pretrained(tmp_path)
+    with_loss(tmp_path)
+    assert not recwarn
+    assert "statewise_loss" not in capfd.readouterr().err
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.own.weight"] = weights.pop("model.norm.weight")
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with_loss(tmp_path)
+    missing, unused = (str(each.message) for each in recwarn)
+    assert missing.endswith("are missing and random now: 1, such as model.norm.weight")
+    assert unused.endswith("are not used: 1, such as model.own.weight")
 
 
 def test_packed_rows_and_padding_are_read_from_what_the_model_reads():
@@ -220,21 +236,7 @@ def test_adapters_of_peft_train_the_loss_with_them_or_say_how():
 @pytest.mark.slow
 def test_two_processes_of_a_trainer_train_as_one(tmp_path):
     """The Trainer's DDP looks for parameters that no output depends on."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    shared = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(tmp_path / "weights.pt")],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        assert process.wait(timeout=120) == 0, process.stderr.read()
+    run_as_two(__file__, tmp_path / "weights.pt")
     found = torch.load(tmp_path / "weights.pt", weights_only=True)
     for key, tensor in train().state_dict().items():
         torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=1e-6, msg=key)

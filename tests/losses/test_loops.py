@@ -1,14 +1,12 @@
 """The losses in what training loops use: accumulated gradients, bf16, compilation, and two processes, replicated (DDP)
 or sharded (FSDP2). Run as a script, this file is those processes."""
 
-import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_as_two
 from torch import distributed, nn
 
 from statewise import losses
@@ -125,17 +123,7 @@ def sharded(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["replicated", "sharded"])
 def test_two_processes_train_as_one(way, tmp_path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    shared = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    command = [sys.executable, __file__, way, str(tmp_path / "weights.pt")]
-    processes = [
-        subprocess.Popen(command, env={**shared, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    for process in processes:
-        assert process.wait(timeout=120) == 0, process.stderr.read()
+    run_as_two(__file__, way, tmp_path / "weights.pt")
     found = torch.load(tmp_path / "weights.pt", weights_only=True)
     assert set(found) == set(KINDS)
     for name, weights in found.items():

@@ -165,6 +165,31 @@ def test_what_does_not_fit_is_refused(given, message):
         losses.NextTokenLoss()(torch.zeros(2, 4, 6), fields.pop("tokens"), **fields)
 
 
+def test_losses_of_another_size_or_type_than_the_model_are_refused():
+    for make, name in [
+        (lambda size: losses.NextLatentLoss(size), "width"),
+        (lambda size: losses.JointMultiTokenLoss(size), "width"),
+        (lambda size: losses.TokenOrderLoss(4, size), "vocabulary"),
+        (lambda size: losses.FutureSummaryLoss(size, 4), "width"),
+        (lambda size: losses.BeliefStatePair(None, None, width=size, vocabulary=5), "width"),
+    ]:
+        for size in (0, -1, "3", 2.5, True, 10**12):
+            with pytest.raises(ValueError, match=f"^{name} must be a whole number from 1"):
+                make(size)
+    with pytest.raises(ValueError, match="branch must be a module"):
+        losses.MultiTokenLoss(None)
+    with pytest.raises(ValueError, match="begin must be a token id, not -1"):
+        losses.BeliefStatePair(None, None, width=8, vocabulary=5, begin=-1)
+    tokens, weight = torch.zeros(2, 4, dtype=torch.long), torch.ones(5, 6)
+    given = {"head_weight": weight, "embedding": weight}
+    with pytest.raises(ValueError, match="made with width 8, and hidden states have 6"):
+        losses.NextLatentLoss(8)(torch.zeros(2, 4, 6), tokens, **given)
+    coarse = {name: tensor.bfloat16() for name, tensor in given.items()}
+    for loss in (losses.NextLatentLoss(6), losses.JointMultiTokenLoss(6)):
+        with pytest.raises(ValueError, match=r"parameters of the loss torch.float32.*loss.to\(torch.bfloat16\)"):
+            loss(torch.zeros(2, 4, 6).bfloat16(), tokens, **coarse)
+
+
 def test_documents_may_have_any_numbers():
     torch.manual_seed(0)
     loss, tokens = losses.TokenOrderLoss(16, VOCABULARY, 4), torch.randint(VOCABULARY, (3, 6))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.nn.layers import Init, check_init, init_weights
 from statewise.batch import Batch, Hidden, Loss, Part
-from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, settings
+from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, check_sizes, settings
 from statewise.losses.targets import coming_tokens, predicts, reached_columns
 from statewise.losses.vocabulary_head import OfLogits, head_function, next_token_part
 from statewise.runtime.bounds import bounded
@@ -77,6 +77,8 @@ class FutureSummaryLoss(SequenceLoss):
         one of them is out of bounds."""
         super().__init__()
         self.config: BagConfig = settings(BagConfig, window=window, init=init, **config)
+        check_sizes(width=width, vocabulary=vocabulary)
+        self.width = width
         self.map = nn.Linear(width, vocabulary, bias=False)
         init_weights(self.map, init)
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from statewise.backbones.nn.layers import Init, check_init, init_weights, make_norm
 from statewise.backbones.nn.masks import causal_bias
 from statewise.batch import Batch, Hidden, Loss
-from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, settings
+from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, check_sizes, settings
 from statewise.losses.targets import AheadConfig, ahead_counts, ahead_targets, reached_columns, token_targets
 from statewise.losses.vocabulary_head import head_loss
 
@@ -105,6 +105,8 @@ class JointMultiTokenLoss(SequenceLoss):
         Raises `ValueError` if they do not fit together."""
         super().__init__()
         self.config: JointMultiTokenConfig = settings(JointMultiTokenConfig, horizon=horizon, init=init, **config)
+        check_sizes(width=width)
+        self.width = width
         self.fetch = Fetch(width, horizon + 1, init=init, norm_eps=norm_eps)
 
     def compute(

@@ -54,6 +54,8 @@ class MultiTokenLoss(SequenceLoss):
         number K. `config` are further fields of `MultiTokenConfig`. Raises `ValueError` if they are out of bounds."""
         super().__init__()
         self.config: MultiTokenConfig = settings(MultiTokenConfig, horizon=horizon, **config)
+        if not callable(branch):
+            raise ValueError(f"branch must be a module, or a function that makes one, not {type(branch).__name__}")
         self.branches = nn.ModuleList(
             copy.deepcopy(branch) if isinstance(branch, nn.Module) else branch() for _ in range(horizon)
         )

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.nn.layers import Init, Matrix, RMSNorm, check_init, init_weights, make_norm
 from statewise.batch import Batch, Hidden, Loss, Part
-from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, settings
+from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, check_sizes, settings
 from statewise.losses.targets import (
     ahead_targets,
     follows,
@@ -256,6 +256,8 @@ class NextLatentLoss(SequenceLoss):
         self.config: NextLatentConfig = settings(NextLatentConfig, horizon=horizon, init=init, **config)
         if isinstance(norm_eps, bool) or not isinstance(norm_eps, (int, float)) or not 0 <= norm_eps < 1:
             raise ValueError(f"norm_eps must be a number of at least 0 and below 1, not {short(norm_eps)}")
+        check_sizes(width=width)
+        self.width = width
         hidden = self.config.hidden_width(width)
         self.dynamics = LatentDynamics(width, width, hidden, self.config.dynamics_norm, init=init, norm_eps=norm_eps)
 

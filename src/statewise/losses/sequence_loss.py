@@ -76,6 +76,9 @@ name."""
 class SequenceLoss(nn.Module, ABC):
     """A loss of hidden states and tokens, with the modules that it trains. Add its parameters to the optimiser."""
 
+    width: int | None = None
+    """That of the states that its modules were made for; None if they have no such size."""
+
     @abstractmethod
     def compute(
         self, model: Vocabulary, hidden: Hidden, batch: Batch, counts: Mapping[str, Tensor], smoothing: float
@@ -143,9 +146,17 @@ class SequenceLoss(nn.Module, ABC):
             raise ValueError(f"state has the shape {tuple(state.shape)}, and tokens {tuple(tokens.shape)}")
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"label_smoothing must be at least 0 and at most 1, not {label_smoothing}")
-        counts = share_of(self.counts(batch), num_items, batch.scored)
         states = Hidden(hidden if state is None else state, hidden)
-        return result(self.compute(model, states, batch, counts, label_smoothing))
+        if self.width not in (None, states.state.shape[2], hidden.shape[2]):
+            raise ValueError(
+                f"the loss was made with width {self.width}, and hidden states have {hidden.shape[2]} features"
+            )
+        counts = share_of(self.counts(batch), num_items, batch.scored)
+        try:
+            return result(self.compute(model, states, batch, counts, label_smoothing))
+        except RuntimeError as error:
+            self._explain(error, states.state)
+            raise
 
     def terms(
         self,
@@ -159,6 +170,15 @@ class SequenceLoss(nn.Module, ABC):
         """The number of terms of each part in a batch, () or (m,), from the arguments of `forward`. Add those of all
         batches of a step, and give the sums to each as `num_items`."""
         return self.counts(make_batch(tokens[..., None], tokens, documents, position_ids, scored, labels))
+
+    def _explain(self, error: RuntimeError, state: Tensor) -> None:
+        """Raises `ValueError` if `error` comes from parameters of another type than the states'."""
+        own = next((parameter.dtype for parameter in self.parameters()), state.dtype)
+        if own != state.dtype and "dtype" in str(error) and not torch.is_autocast_enabled(state.device.type):
+            raise ValueError(
+                f"the states are {state.dtype} and the parameters of the loss {own}: move the loss to the model's "
+                f"type, loss.to({state.dtype}), or call both under torch.autocast"
+            ) from error
 
 
 def share_of(counts: Mapping[str, Tensor], num_items: Items | None, scored: Tensor) -> Mapping[str, Tensor]:
@@ -251,6 +271,17 @@ def _embedding(given: Any) -> Callable[[Tensor], Tensor]:
     if not callable(given):
         raise ValueError(f"embedding must be a module, a matrix or a function, not {type(given).__name__}")
     return given
+
+
+LARGEST_SIZE = 2**24
+"""Of widths and vocabularies, far above those of any model: more would only end in a lack of memory."""
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raises `ValueError` unless each size of a module is a whole number of at least 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_SIZE:
+            raise ValueError(f"{name} must be a whole number from 1 to {LARGEST_SIZE:,}, not {short(size)}")
 
 
 def settings(config: type, **values: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from statewise.backbones.nn.layers import Init, check_init, init_weights
 from statewise.batch import Batch, Hidden, Loss, Part
-from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, settings
+from statewise.losses.sequence_loss import SequenceLoss, Vocabulary, check_sizes, settings
 from statewise.losses.targets import coming_tokens
 from statewise.losses.vocabulary_head import OfLogits, head_function, next_token_part
 from statewise.runtime.bounds import bounded
@@ -96,6 +96,8 @@ class TokenOrderLoss(SequenceLoss):
         do not fit together."""
         super().__init__()
         self.config: TokenOrderConfig = settings(TokenOrderConfig, window=window, init=init, **config)
+        check_sizes(width=width, vocabulary=vocabulary)
+        self.width = width
         self.order = nn.Linear(width, vocabulary, bias=False)
         init_weights(self.order, init)
 

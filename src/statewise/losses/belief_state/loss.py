@@ -21,9 +21,10 @@ from statewise.batch import Batch, Loss, Part
 from statewise.losses.belief_state.pair_loss import pair_loss
 from statewise.losses.belief_state.pairs import Layout, Pairs, Sampling, closes, expected_weights, layout
 from statewise.losses.belief_state.text_head import GatedHead, MixtureHead, MLPHead, TextHead
-from statewise.losses.sequence_loss import Items, LossOutput, make_batch, result, settings, share_of
+from statewise.losses.sequence_loss import Items, LossOutput, check_sizes, make_batch, result, settings, share_of
 from statewise.losses.targets import answers, to_float32
 from statewise.runtime.bounds import bounded, unset
+from statewise.runtime.messages import short
 
 
 @dataclass(frozen=True)
@@ -219,9 +220,14 @@ class BeliefStatePair(nn.Module):
             raise ValueError("backward must be true: a pair has two models")
         self.forward_encoder, self.backward_encoder = forward_encoder, backward_encoder
         said = getattr(forward_encoder, "config", None)
-        width, vocabulary = width or getattr(said, "hidden_size", None), vocabulary or getattr(said, "vocab_size", None)
+        width = getattr(said, "hidden_size", None) if width is None else width
+        vocabulary = getattr(said, "vocab_size", None) if vocabulary is None else vocabulary
         if width is None or vocabulary is None:
             raise ValueError("width and vocabulary must be given: forward_encoder has no config of transformers")
+        check_sizes(width=width, vocabulary=vocabulary)
+        for name, token in {"begin": begin, "end": end}.items():
+            if token is not None and (isinstance(token, bool) or not isinstance(token, int) or token < 0):
+                raise ValueError(f"{name} must be a token id, not {short(token)}")
         self.vocabulary, self.begin, self.end = vocabulary, begin, end
         self.head = make_head(self.config, width, vocabulary)
         self.empty_prefix = nn.Parameter(torch.randn(width)) if begin is None else None
