@@ -1,3 +1,4 @@
+import base64
 import contextlib
 import gc
 import hashlib
@@ -15,6 +16,10 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import settings
+
+from statewise.reporting import drawings, plots
+from statewise.runtime.durable import write_atomically
+from statewise.strips.write import pictures
 
 gc.disable()  # until tests run: modules and cases are no garbage
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that tests start compiles all sources
@@ -50,6 +55,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     """Before tests are collected, since they are parametrised over the table."""
+    leave_out_what_no_test_sees()
     import doubles
 
     from statewise.backbones import BACKBONES
@@ -82,6 +88,35 @@ def alike():
     may have set more."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
+MARKED = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAAEnRFWHRTb2Z0d2FyZQBzdGF0ZXdpc2WildSvAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+)
+"""The same, with the mark by which `strips show` recognises its own."""
+REAL_PNG, REAL_SAVE = plots.png, pictures._save
+
+
+def leave_out_what_no_test_sees():
+    """Figures are laid out as ever, but a single pixel stands for each PNG: matplotlib's part is half of the time of a
+    command that draws. Files are not waited for until they are on disk, since no test cuts the power; one that is
+    closed fails as ever. PyTorch would write down a stack trace at each seed, for each absent kind of device."""
+    for module in (drawings, plots):
+        module.png = lambda figure: PIXEL
+    pictures._save = lambda figure, path: write_atomically(path, MARKED)
+    os.fsync = lambda file: os.stat(file) and None
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        if not device.is_available():
+            device.manual_seed_all = lambda seed: None
+
+
+@pytest.fixture
+def rendered(monkeypatch):
+    """Pictures are real."""
+    for module in (drawings, plots):
+        monkeypatch.setattr(module, "png", REAL_PNG)
+    monkeypatch.setattr(pictures, "_save", REAL_SAVE)
 
 
 @pytest.fixture
