@@ -285,8 +285,9 @@ def test_it_comes_back_to_where_it_was_held(name):
     cursor, _ = predictor.start(tokens[:, :3])
     predictor.hold(cursor)
     straight = predictor.extend(predictor.start(tokens[:, :3])[0], tokens[:, 3:8])
-    for token in (7 * tokens[:, 3:] % VOCABULARY).split([1, 1, *[3] * ((places - 5) // 3)], dim=1):
-        predictor.extend(cursor, token)
+    between = 7 * tokens[:, 3:] % VOCABULARY
+    for part in (*between[:, :5].split([1, 1, 3], dim=1), *between[:, 5:].split(9, dim=1)):
+        predictor.extend(cursor, part)
     predictor.rewind(cursor, places - 3)
     torch.testing.assert_close(predictor.extend(cursor, tokens[:, 3:8]), straight)
 
