@@ -174,8 +174,12 @@ def with_errors(predictor, size):
 
 def test_choices_that_hang_on_rounding_are_made_alone(predictor):
     def completions(error):
-        rows = [row_of(prompt, MANNERS[place % 4], end=None) for place, prompt in enumerate(PROMPTS)]
-        batch = run(with_errors(predictor, 0.2), [rows[:1], [], rows[1:5], rows[5:]], part=8, error=error)
+        rows = [
+            row_of(prompt, MANNERS[(place + turn) % 4], number=turn, limit=12, end=None)
+            for turn in range(2)
+            for place, prompt in enumerate(PROMPTS)
+        ]
+        batch = run(with_errors(predictor, 0.2), [rows[:1], [], rows[1:9], rows[9:]], part=8, error=error)
         return rows, batch.counts.alone
 
     rows, alone_count = completions(0.2)
