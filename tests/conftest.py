@@ -1,3 +1,4 @@
+import base64
 import contextlib
 import gc
 import hashlib
@@ -12,9 +13,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start, too: as many tests run as there are cores
 
 import pytest
-import torch
 from filelock import FileLock
-from hypothesis import settings
 
 gc.disable()  # until tests run: modules and cases are no garbage
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that tests start compiles all sources
@@ -22,10 +21,6 @@ sys.dont_write_bytecode = False
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that every test finds `doubles`
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # whose scripts import the parts they share
-
-
-settings.register_profile("whatever else runs", deadline=None)  # tests assert behaviour, never times
-settings.load_profile("whatever else runs")
 
 
 def pytest_addoption(parser):
@@ -49,7 +44,15 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Before tests are collected, since they are parametrised over the table."""
+    """Before tests are collected, since they are parametrised over the table. The process that hands tests out to
+    others needs none of it."""
+    if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    from hypothesis import settings
+
+    settings.register_profile("whatever else runs", deadline=None)  # tests assert behaviour, never times
+    settings.load_profile("whatever else runs")
+    leave_out_what_no_test_sees()
     import doubles
 
     from statewise.backbones import BACKBONES
@@ -80,8 +83,47 @@ def pytest_collection_modifyitems(config, items):
 def alike():
     """Whatever ran before. Tests are small: threads would only wait for each other, and a training run, or a benchmark,
     may have set more."""
+    import torch
+
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
+MARKED = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAAEnRFWHRTb2Z0d2FyZQBzdGF0ZXdpc2WildSvAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+)
+"""The same, with the mark by which `strips show` recognises its own."""
+REAL = {}
+"""What draws pictures."""
+
+
+def leave_out_what_no_test_sees():
+    """Figures are laid out as ever, but a single pixel stands for each PNG: matplotlib's part is half of the time of a
+    command that draws. Files are not waited for until they are on disk, since no test cuts the power; one that is
+    closed fails as ever. PyTorch would write down a stack trace at each seed, for each absent kind of device."""
+    import torch
+
+    from statewise.reporting import drawings, plots
+    from statewise.runtime.durable import write_atomically
+    from statewise.strips.write import pictures
+
+    REAL.update(png=plots.png, save=pictures._save)
+    for module in (drawings, plots):
+        module.png = lambda figure: PIXEL
+    pictures._save = lambda figure, path: write_atomically(path, MARKED)
+    os.fsync = lambda file: os.stat(file) and None
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        if not device.is_available():
+            device.manual_seed_all = lambda seed: None
+
+
+@pytest.fixture
+def rendered(monkeypatch):
+    """Pictures are real."""
+    for name in ("reporting.drawings.png", "reporting.plots.png"):
+        monkeypatch.setattr(f"statewise.{name}", REAL["png"])
+    monkeypatch.setattr("statewise.strips.write.pictures._save", REAL["save"])
 
 
 @pytest.fixture
@@ -110,6 +152,8 @@ def stamps(folder: Path) -> str:
 @contextlib.contextmanager
 def unnoticed():
     """What happens within prints nothing unless it fails, and changes neither random numbers nor threads."""
+    import torch
+
     threads, output = torch.get_num_threads(), io.StringIO()
     try:
         with torch.random.fork_rng([]), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -181,6 +225,8 @@ def two_steps(trained):
 @pytest.fixture
 def float64():
     """Everything made within is float64."""
+    import torch
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield

@@ -363,6 +363,15 @@ class MarkovPredictor(Remembering):
     def after(self, tokens: Tensor, goal: tuple[int, ...]) -> Tensor:
         return self.table[tokens[:, -1]]
 
+    def answer(self, cursor: Remembered) -> Tensor:
+        return self.table[torch.stack([row[-1] for row in cursor.rows])]
+
+    def extend(self, cursor: Remembered, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
+        if tokens.shape[1] and (counts is None or (counts == tokens.shape[1]).all()):  # at once: tests have many rows
+            cursor.rows = [torch.cat(pair) for pair in zip(cursor.rows, tokens)]
+            return self.table[tokens]
+        return super().extend(cursor, tokens, counts)
+
     def states(self, batch: Batch) -> Hidden:
         one_hot = torch.nn.functional.one_hot(batch.tokens, self.vocabulary).float()
         return Hidden(one_hot, one_hot)
@@ -527,10 +536,10 @@ class WorldPredictor(Remembering):
         world, rows = self.world, tokens.numpy()
         states = self.seen_as(world.states_after(rows), rows)
         logits = np.full((len(rows), self.vocabulary), -np.inf)
-        for row, token in np.argwhere(world.allowed(states)):
-            left = world.tokens_left(world.step(states[row : row + 1], np.array([token])))[0]
-            if not self.in_time or 0 <= left <= world.longest - rows.shape[1] - 1:
-                logits[row, token] = -0.001 * (left if left >= 0 else 1000)
+        row, token = np.nonzero(world.allowed(states))
+        left = world.tokens_left(world.step(states[row], token))
+        fits = (left >= 0) & (left <= world.longest - rows.shape[1] - 1) if self.in_time else np.full(len(row), True)
+        logits[row[fits], token[fits]] = -0.001 * np.where(left >= 0, left, 1000)[fits]
         logits[np.isinf(logits).all(axis=1)] = 0.0  # anything may follow what cannot be
         return torch.from_numpy(logits)
 

@@ -8,6 +8,7 @@ tests that do not ask what a fresh process imports.
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import select
@@ -63,11 +64,18 @@ def run(address, words):
 
 def serve(address, owner, told):
     """The server: forks for every client until the process `owner` ends."""
+    import jsonargparse  # noqa: F401
     import lightning_fabric  # noqa: F401
+    import rich.progress  # noqa: F401
     import torch  # noqa: F401
+    import yaml  # noqa: F401
 
-    import statewise.cli
-    import statewise.experiments.launch  # noqa: F401
+    import statewise.cli.train
+    import statewise.evaluation.evaluate
+    import statewise.experiments.launch
+    import statewise.model.model  # noqa: F401
+
+    gc.freeze()  # what forks share is no garbage
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for the forks
     with socket.socket(socket.AF_UNIX) as listening:

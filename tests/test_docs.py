@@ -67,6 +67,7 @@ def test_the_objective_of_the_guide_trains_and_holds_the_contract(added, tmp_pat
         torch.testing.assert_close(part.terms, objective.counts(batch)[name])
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "moving_averages.py").write_text(example("moving_averages"))
@@ -93,6 +94,7 @@ def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(t
     assert "[multi_token on moving_averages:MovingAverages]" in done.stdout  # refused, with the reason
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_contract_suite_of_the_guide_tries_an_objective_from_outside(tmp_path):
     (tmp_path / "two_ahead.py").write_text(example("two_ahead"))
     (line,) = re.findall(r"^    PYTHONPATH=PATH_OF_YOURS (.*--objective.*)$", page("docs/adding-an-objective.md"), re.M)

@@ -24,7 +24,7 @@ from statewise.tasks.state_tracking.task import StateTracking, StateTrackingConf
 
 
 def s3(**fields):
-    return StateTracking(StateTrackingConfig("s3", length=12, longest=48, held_out_sequences=60, **fields))
+    return StateTracking(StateTrackingConfig("s3", length=12, longest=48, held_out_sequences=24, **fields))
 
 
 def sizes(task):
@@ -58,10 +58,10 @@ def slowly(objective, examples, read):
 def test_accuracies_are_those_of_single_steps(ask, read):
     task = s3(ask=ask, min_length=5)
     objective = model(task)
-    found = make_analysis("dynamics-accuracy", read=read, sequences=60).analyze(subject(objective.predictor(), task))
+    found = make_analysis("dynamics-accuracy", read=read, sequences=24).analyze(subject(objective.predictor(), task))
     expected = {"": slowly(objective, task.held_out(), read)}
     for length in (24, 48):
-        expected[f"_length_{length}"] = slowly(objective, task.held_out_by("length", str(length), 60), read)
+        expected[f"_length_{length}"] = slowly(objective, task.held_out_by("length", str(length), 24), read)
     expected["_other"] = np.concatenate([expected["_length_24"], expected["_length_48"]])
     for suffix, rows in expected.items():
         assert found.metrics[f"dynamics{suffix}"] == pytest.approx(rows[:, 1].mean())

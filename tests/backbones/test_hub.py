@@ -90,6 +90,7 @@ def hub(folder):
         server.server_close()
 
 
+@pytest.mark.slow  # two processes load transformers and peft, which takes five seconds
 @pytest.mark.usefixtures("forked")
 def test_a_model_of_the_hub_is_trained_on_with_its_commit(tmp_path):
     pytest.importorskip("peft")

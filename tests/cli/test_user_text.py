@@ -19,6 +19,8 @@ from statewise.reporting.report import write_report
 from statewise.reporting.tables import markdown_table
 from statewise.strips.model.model import ActionModel
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 MARKUP, FORMULA, SCRIPT = "x[/b]:smile:", r"$\frac{$", "</script><script>alert(1)</script>"
 HOSTILE = f"{MARKUP} {FORMULA} {SCRIPT} %{{y}} |"
 FOLDER = HOSTILE.replace("/", "")

@@ -14,6 +14,8 @@ from statewise.reporting.grouping import compare
 from statewise.reporting.report import write_report
 from statewise.run import Run
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 
 def test_drawings_of_one_plane_have_the_same_limits(tmp_path, monkeypatch):
     from matplotlib.figure import Figure

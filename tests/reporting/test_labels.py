@@ -4,6 +4,8 @@ from doubles import make_run
 from statewise.reporting.grouping import compare
 from statewise.reporting.labels import setting_words
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 
 @pytest.mark.parametrize(
     ("key", "value", "words"),

@@ -14,6 +14,8 @@ from statewise.reporting.statistics import summarise
 from statewise.reporting.tables import spread
 from statewise.run import Run, evaluation_of
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 
 def with_metrics(folder, seed, accuracy=0.5, objective="next_token", **metrics):
     run = Run(make_run(folder, seed, accuracy, objective))

@@ -8,6 +8,8 @@ from statewise.reporting.plots import draw_panels
 from statewise.reporting.report import write_report
 from statewise.run import Run
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 PANELS = (
     "path accuracy, held out",
     "loss, held out (nats per token)",
@@ -15,8 +17,9 @@ PANELS = (
 )
 
 
-@pytest.mark.parametrize("groups", [1, 3, MOST_GROUPS, MOST_GROUPS + 1])
-@pytest.mark.parametrize("panels", [1, 3])
+@pytest.mark.parametrize(
+    ("panels", "groups"), [(1, 1), (3, 3), (1, MOST_GROUPS), (3, MOST_GROUPS), (3, MOST_GROUPS + 1)]
+)
 def test_no_text_of_a_figure_is_cut_off_or_lies_on_a_plot_however_long_labels_are(tmp_path, groups, panels):
     long = {f"option_{place}": "W" * 12 for place in range(6)}
     folders = [

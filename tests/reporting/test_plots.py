@@ -12,6 +12,8 @@ from statewise.reporting.grouping import compare
 from statewise.reporting.panels import sweep_panels, training_panels
 from statewise.reporting.plots import CARRIED, draw_panels, fitted, on_its_axes, panel_svg
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 
 def ended(folder, accuracies, reason):
     """A run with evaluations at steps 10, 20 and so on, and its end after the last."""

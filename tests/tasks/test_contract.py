@@ -13,14 +13,14 @@ from statewise.tasks import TASKS
 from statewise.tasks.base import World
 
 
-@pytest.fixture
-def data_file(tmp_path):
+@pytest.fixture(scope="module")
+def data_file(tmp_path_factory):
     rng = np.random.default_rng(0)
     lines = [
         f"{' '.join(rng.choice(list('abcdef'), rng.integers(1, 5)))}\t{' '.join(rng.choice(list('xyz'), 3))}"
         for _ in range(200)
     ]
-    path = tmp_path / "data.txt"
+    path = tmp_path_factory.mktemp("data") / "data.txt"
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -110,6 +110,20 @@ def make(name, fields, data_file):
     return kind(kind.Config(**fields))
 
 
+@pytest.fixture(scope="module")
+def task_of(data_file):
+    """Tasks that tests share: drawing their examples takes longer than looking at them."""
+    made = {}
+
+    def task(name, fields):
+        key = name, repr(fields)
+        if key not in made:
+            made[key] = make(name, fields, data_file)
+        return made[key]
+
+    return task
+
+
 def rows(examples):
     return {tuple(examples.tokens[row, : examples.lengths[row]].tolist()) for row in range(len(examples))}
 
@@ -124,8 +138,8 @@ def test_same_seed_same_arrays(name, fields, data_file):
 
 
 @every_task
-def test_splits_are_disjoint(name, fields, data_file):
-    task = make(name, fields, data_file)
+def test_splits_are_disjoint(name, fields, task_of):
+    task = task_of(name, fields)
     if not task.disjoint:
         return
     training = task.training()
@@ -135,8 +149,8 @@ def test_splits_are_disjoint(name, fields, data_file):
 
 
 @every_task
-def test_its_own_answers_are_right_and_others_are_not(name, fields, data_file):
-    task = make(name, fields, data_file)
+def test_its_own_answers_are_right_and_others_are_not(name, fields, task_of):
+    task = task_of(name, fields)
     examples = task.held_out(50)
     answers = [Completion(examples.answer(row), 0.0) for row in range(len(examples))]
     assert set(task.score(examples, answers).values()) == {1.0}
@@ -150,8 +164,8 @@ def test_its_own_answers_are_right_and_others_are_not(name, fields, data_file):
 
 
 @every_task
-def test_text_and_tokens_are_inverse(name, fields, data_file):
-    task = make(name, fields, data_file)
+def test_text_and_tokens_are_inverse(name, fields, task_of):
+    task = task_of(name, fields)
     examples = task.held_out(30)
     for row in range(len(examples)):
         for tokens in (examples.prompt(row), examples.answer(row)):
@@ -159,8 +173,8 @@ def test_text_and_tokens_are_inverse(name, fields, data_file):
 
 
 @every_task
-def test_it_is_built_again_from_its_files_alone(name, fields, data_file):
-    task = make(name, fields, data_file)
+def test_it_is_built_again_from_its_files_alone(name, fields, task_of):
+    task = task_of(name, fields)
     held_out = task.held_out(5)
     again = TASKS[name](task.config, task.files())
     assert again.vocab.symbols == task.vocab.symbols
@@ -169,8 +183,8 @@ def test_it_is_built_again_from_its_files_alone(name, fields, data_file):
 
 
 @every_task
-def test_its_data_are_identified_wherever_they_lie(name, fields, data_file):
-    task = make(name, fields, data_file)
+def test_its_data_are_identified_wherever_they_lie(name, fields, task_of, data_file):
+    task = task_of(name, fields)
     assert all(isinstance(value, str) for value in task.data_identity().values())
     assert task.data_identity() == type(task)(task.config, task.files()).data_identity()
     assert bool(task.data_identity()) == bool(task.files())
@@ -186,8 +200,8 @@ def test_its_data_are_identified_wherever_they_lie(name, fields, data_file):
 
 
 @every_task
-def test_no_example_outgrows_the_context(name, fields, data_file):
-    task = make(name, fields, data_file)
+def test_no_example_outgrows_the_context(name, fields, task_of):
+    task = task_of(name, fields)
     for examples in (task.held_out(), task.sample(np.random.default_rng(0), 100)):
         assert examples.lengths.max() <= task.context
         assert examples.tokens.max() < len(task.vocab)
@@ -195,8 +209,8 @@ def test_no_example_outgrows_the_context(name, fields, data_file):
 
 
 @every_task
-def test_samples_for_reports_are_plain_data(name, fields, data_file):
-    task = make(name, fields, data_file)
+def test_samples_for_reports_are_plain_data(name, fields, task_of):
+    task = task_of(name, fields)
     examples = task.held_out(3)
     sample = task.sample_of(examples, 0, Completion(examples.answer(0), 0.0))
     assert json.loads(json.dumps(sample)) == sample
@@ -204,8 +218,8 @@ def test_samples_for_reports_are_plain_data(name, fields, data_file):
 
 
 @every_task
-def test_worlds_label_positions_and_allow_what_happens(name, fields, data_file):
-    task = make(name, fields, data_file)
+def test_worlds_label_positions_and_allow_what_happens(name, fields, task_of):
+    task = task_of(name, fields)
     if not isinstance(task, World):
         return
     examples = task.held_out(20)
@@ -217,9 +231,9 @@ def test_worlds_label_positions_and_allow_what_happens(name, fields, data_file):
 
 
 @every_task
-def test_a_prompt_and_its_continuation_are_a_prompt_again(name, fields, data_file):
+def test_a_prompt_and_its_continuation_are_a_prompt_again(name, fields, task_of):
     """Wherever a sequence is cut, also one that the model made up, if the task can read it at all."""
-    task, rng = make(name, fields, data_file), np.random.default_rng(0)
+    task, rng = task_of(name, fields), np.random.default_rng(0)
     held_out, tried = task.held_out(8), 0
     own = [held_out.tokens[row, : held_out.lengths[row]] for row in range(len(held_out))]
     for tokens in [*own, *(rng.integers(0, len(task.vocab), 6) for _ in range(20))]:

@@ -77,7 +77,7 @@ def one(examples, row, tokens):
 
 
 @given(st.integers(0, 199), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_corrupted_solutions_are_judged_as_by_the_definition(row, data):
     examples = FOUR.held_out()
     problem, tokens = FOUR.decode(examples.prompt(row)), examples.answer(row).tolist()
@@ -259,7 +259,7 @@ NO_BARS = st.lists(st.one_of(st.integers(0, 20), st.integers(9_990, FOUR.bar - 1
 
 
 @given(NO_BARS, st.integers(2, 12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_tokens_come_back_from_their_text(tokens, bars):
     tokens = [*tokens, *[FOUR.bar] * bars]
     assert FOUR.encode(FOUR.decode(tokens)).tolist() == tokens

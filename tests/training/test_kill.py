@@ -18,7 +18,7 @@ from statewise.run import Run
 
 pytestmark = pytest.mark.usefixtures("forked")
 
-STEPS = 900  # several seconds of training, so that a kill comes while it runs
+STEPS = 500  # several seconds of training, so that a kill comes while it runs
 
 FLAGS = [
     *SMALL_RUN,

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,10 @@ def with_a_full_disk(rank, name, flags, folder):
 
 
 def on_two_processes(*orders, environment=None):
-    script = [sys.executable, "-W", "error:FSDP2-wrapped:UserWarning", __file__, json.dumps(orders)]
+    import forked  # which those processes do not find
+
+    words = [__file__, json.dumps(orders)]
+    script = forked.python(*words) if hasattr(os, "pidfd_open") else [sys.executable, *words]
     done = subprocess.run(
         script, capture_output=True, text=True, timeout=300, env={**os.environ, **(environment or {})}
     )
@@ -300,4 +304,5 @@ def test_two_machines_that_each_hold_the_whole_are_the_same(tmp_path):
 
 
 if __name__ == "__main__":
+    warnings.filterwarnings("error", "FSDP2-wrapped", UserWarning)
     work(json.loads(sys.argv[1]))

@@ -1,11 +1,30 @@
+import functools
 import json
 
 import pytest
 import torch
 from doubles import small_corpus, spread_weights
 
+from statewise.deploy.export import tokenizer
 from statewise.model.model import new_model
 from statewise.model.recipes import read_recipe
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tokenizers_once():
+    """Most exports are of the same task: its tokenizer is compared with it once."""
+    compare, found = tokenizer.is_exact, {}
+
+    @functools.wraps(compare)
+    def is_exact(content, task):
+        key = content, type(task), repr(task.config)
+        if key not in found:
+            found[key] = compare(content, task)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "is_exact", is_exact)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -103,10 +103,9 @@ def drafted(model, drafts=4, **options):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("padding", [0, 2])
-def test_greedy_text_is_the_same(family, padding):
+def test_greedy_text_is_the_same(family):
     model = model_of(family)
-    for rows in (1, 3):
+    for rows, padding in ((1, 0), (3, 2)):
         given = {**prompts(rows, padding=padding), "max_new_tokens": 20, "do_sample": False}
         wanted = model.generate(**given)
         assert len(set(wanted.flatten().tolist())) > 4
@@ -128,7 +127,7 @@ def test_a_seed_gives_the_samples_that_it_gives_without_drafts(options):
     model = model_of()
     given = {**prompts(), "max_new_tokens": 16, "do_sample": True, "eos_token_id": 5, **options}
     wanted = []
-    for number in range(4):
+    for number in range(2):
         torch.manual_seed(number)
         wanted.append(model.generate(**given))
     for number, one in enumerate(wanted):

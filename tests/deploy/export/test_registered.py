@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -57,20 +58,33 @@ def test_every_backbone_and_objective_is_tried():
     assert by_backbone == {*SHAPES, "gpt, stick_breaking"}
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids=" on ".join)
-def registered(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    @functools.cache
+    def made(objective, backbone):
+        backbone, _, option = backbone.partition(", ")
+        fields = {"attention": option, "positions": "none"} if option else SHAPES[backbone]
+        model = path_star_model(objective, backbone, **fields)
+        with pytest.raises(NotPlain):
+            plain(model.objective)
+        folder = tmp_path_factory.mktemp("exported") / "out"
+        assert export(model, folder).architecture == "StatewiseForCausalLM"
+        theirs = load(folder)
+        assert type(theirs) is StatewiseForCausalLM
+        return model, theirs
+
+    return made
+
+
+@pytest.fixture(params=PAIRS, ids=" on ".join)
+def registered(request, models):
     """A model that no architecture represents, and what transformers loads."""
-    objective, backbone = request.param
-    backbone, _, option = backbone.partition(", ")
-    fields = {"attention": option, "positions": "none"} if option else SHAPES[backbone]
-    model = path_star_model(objective, backbone, **fields)
-    with pytest.raises(NotPlain):
-        plain(model.objective)
-    folder = tmp_path_factory.mktemp("exported") / "out"
-    assert export(model, folder).architecture == "StatewiseForCausalLM"
-    theirs = load(folder)
-    assert type(theirs) is StatewiseForCausalLM
-    return model, theirs
+    return models(*request.param)
+
+
+FEW = [*(("belief_state", backbone) for backbone in SHAPES), ("next_token", "gpt, stick_breaking")]
+each_backbone = pytest.mark.parametrize("registered", FEW, ids=" on ".join, indirect=True)
+"""For what depends on the cache, or on our class alone, and not on the objective."""
 
 
 def test_a_registered_model_gives_our_logits_and_our_text(registered):
@@ -126,6 +140,7 @@ def test_steps_with_a_cache_give_the_logits_of_the_whole(registered):
             theirs(tokens[order][:, :12], **{CACHE: cache})
 
 
+@each_backbone
 def test_a_cache_that_generation_returned_goes_on(registered):
     model, theirs = registered
     prompts = whole_rows(model)[:3, :18]
@@ -139,6 +154,7 @@ def test_a_cache_that_generation_returned_goes_on(registered):
     assert torch.equal(rest, whole)
 
 
+@each_backbone
 def test_arguments_that_would_be_ignored_are_refused(registered):
     _, theirs = registered
     tokens = whole_rows(registered[0])[:, :8]
@@ -220,6 +236,7 @@ def test_the_model_without_its_head_is_loaded_as_such(registered, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@each_backbone
 def test_a_model_of_eight_bits_runs(registered):
     model, theirs = registered
     tokens, smaller = whole_rows(model), copy.deepcopy(theirs)
@@ -295,6 +312,7 @@ def test_training_our_class_is_refused_in_a_sentence(tmp_path):
         trainer.train()
 
 
+@each_backbone
 def test_ids_that_the_model_lacks_are_refused_unless_they_are_padding(registered):
     model, theirs = registered
     tokens, V = whole_rows(model)[:, :8].clone(), theirs.config.vocab_size
@@ -317,6 +335,7 @@ def test_loading_leaves_the_callers_random_numbers_alone(tmp_path):
     assert torch.equal(torch.rand(3), wanted)
 
 
+@each_backbone
 def test_beams_and_samples_run_and_are_those_without_a_cache(registered):
     model, theirs = registered
     prompts = whole_rows(model)[:3, :18]
@@ -330,6 +349,7 @@ def test_beams_and_samples_run_and_are_those_without_a_cache(registered):
         assert torch.equal(*found)
 
 
+@each_backbone
 def test_a_loss_is_the_mean_over_labels(registered):
     model, theirs = registered
     tokens = whole_rows(model)

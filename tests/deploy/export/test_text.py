@@ -36,9 +36,10 @@ def of_symbols(name, folder, objective="next_token", **fields):
     return model
 
 
-def piped(folder, prompts, **options):
+def piped(folder):
+    """Text for prompts, by a pipeline."""
     pipe = transformers.pipeline("text-generation", str(folder), device="cpu")
-    return [found[0]["generated_text"] for found in pipe(prompts, **options)]
+    return lambda prompts, **options: [found[0]["generated_text"] for found in pipe(prompts, **options)]
 
 
 BATCHES = [
@@ -69,8 +70,9 @@ def test_a_pipeline_appends_what_we_generate_in_batches_too(name, fields, prompt
     assert any("as many tokens" in note for note in notes) is (
         objective == "next_token" and task.end is None and task.filler is None
     )
-    found = piped(tmp_path / "out", prompts, max_new_tokens=4, batch_size=2)
-    assert found == [one for prompt in prompts for one in piped(tmp_path / "out", [prompt], max_new_tokens=4)]
+    pipe = piped(tmp_path / "out")
+    found = pipe(prompts, max_new_tokens=4, batch_size=2)
+    assert found == [one for prompt in prompts for one in pipe([prompt], max_new_tokens=4)]
     for prompt, text, ours in zip(prompts, found, model.generate(prompts, limit=4)):
         kept = [token for token in ours.tokens.tolist() if token not in (task.end, task.filler)]
         assert text == prompt + task.continuation(prompt, kept)

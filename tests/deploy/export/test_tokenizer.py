@@ -62,13 +62,27 @@ def make(name, fields, folder):
     return TASKS[name](TASKS[name].Config(**fields))
 
 
+@pytest.fixture(scope="module")
+def task_of(tmp_path_factory):
+    """Tasks that tests share."""
+    made = {}
+
+    def task(name, fields):
+        key = name, repr(fields)
+        if key not in made:
+            made[key] = make(name, fields, tmp_path_factory.mktemp(name))
+        return made[key]
+
+    return task
+
+
 def test_every_task_is_tried():
     assert set(CASES) == set(TASKS)
 
 
 @every_task
-def test_prompts_and_whole_sequences_give_the_ids_and_the_text_of_the_task(name, fields, tmp_path):
-    task = make(name, fields, tmp_path)
+def test_prompts_and_whole_sequences_give_the_ids_and_the_text_of_the_task(name, fields, task_of):
+    task = task_of(name, fields)
     tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json(task))
     first = "" if task.text_format is None else lead(task.text_format)
     examples = task.held_out(30)
@@ -81,9 +95,9 @@ def test_prompts_and_whole_sequences_give_the_ids_and_the_text_of_the_task(name,
 
 
 @every_task
-def test_what_programs_append_to_a_prompt_is_its_continuation(name, fields, tmp_path):
+def test_what_programs_append_to_a_prompt_is_its_continuation(name, fields, task_of):
     """They decode what was generated without the prompt."""
-    task = make(name, fields, tmp_path)
+    task = task_of(name, fields)
     tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json(task))
     examples, rng = task.held_out(10), np.random.default_rng(0)
     for row in range(len(examples)):
@@ -99,8 +113,8 @@ def test_what_programs_append_to_a_prompt_is_its_continuation(name, fields, tmp_
 
 
 @every_task
-def test_unknown_text_and_padding_have_tokens(name, fields, tmp_path):
-    task = make(name, fields, tmp_path)
+def test_unknown_text_and_padding_have_tokens(name, fields, task_of):
+    task = task_of(name, fields)
     content = tokenizer_json(task)
     tokenizer, facts = tokenizers.Tokenizer.from_str(content), tokenizer_config(content, task)
     padding = tokenizer.token_to_id(facts["pad_token"])
@@ -123,8 +137,8 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_text_as_people_write_it_gives_the_ids_of_the_task(name, tmp_path):
-    task = make(name, CASES[name][0], tmp_path)
+def test_text_as_people_write_it_gives_the_ids_of_the_task(name, task_of):
+    task = task_of(name, CASES[name][0])
     if name == "manhattan":
         SAID[name] = [f"  {task.vocab.symbols[0]} \t {task.vocab.symbols[3]}\n"]
     tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json(task))

@@ -28,7 +28,7 @@ def server():
         yield made
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BODIES, st.sampled_from(["plain", "bst"]))
 @example({"prompt": [14]}, "plain")
 @example({"prompt": PROMPT, "forced": [12, 13, 14, 15]}, "bst")

@@ -1,5 +1,7 @@
 """A row's tokens are those that it gets alone, whatever is decoded beside it and whenever it joins."""
 
+import functools
+import weakref
 from collections import deque
 from dataclasses import replace
 
@@ -40,9 +42,18 @@ def predictor_of(objective, make_backbone, **fields):
     return made.eval().predictor()
 
 
-@pytest.fixture(scope="module", params=TINY_BACKBONES)
-def predictor(request):
-    return predictor_of("next_token", TINY_BACKBONES[request.param])
+@pytest.fixture(scope="module")
+def predictors():
+    return functools.cache(lambda name: predictor_of("next_token", TINY_BACKBONES[name]))
+
+
+@pytest.fixture(params=TINY_BACKBONES)
+def predictor(request, predictors):
+    return predictors(request.param)
+
+
+two_backbones = pytest.mark.parametrize("predictor", ["gpt", "belief_slots"], indirect=True)
+"""What the batch does by itself: one backbone that masks keys, and one that reads rows in groups."""
 
 
 def row_of(prompt, decoding=PLAIN, number=0, limit=12, context=CONTEXT, **fields):
@@ -57,8 +68,19 @@ def row_of(prompt, decoding=PLAIN, number=0, limit=12, context=CONTEXT, **fields
     )
 
 
+ALONE = weakref.WeakKeyDictionary()
+"""Completions of a predictor, by what was asked: tests ask for the same ones."""
+
+
 def alone(predictor, row):
     """The completion by the decoders of `statewise generate`."""
+    made, asked = ALONE.setdefault(predictor, {}), repr((row.request, row.decoding))
+    if asked not in made:
+        made[asked] = decoded_alone(predictor, row)
+    return made[asked]
+
+
+def decoded_alone(predictor, row):
     sampling = row.decoding.sampling
     fields = {} if sampling is None else {**vars(sampling), "seed": 0}
     decoder = make_decoder("greedy" if sampling is None else "sample", **fields)
@@ -168,6 +190,7 @@ def test_choices_that_hang_on_rounding_are_made_alone(predictor):
     assert [row.tokens for row in others] != [row.tokens for row in rows]
 
 
+@two_backbones
 def test_places_are_limited_and_taken_in_order(predictor):
     rows = [row_of(prompt, limit=4, end=None) for prompt in PROMPTS]
     begun = []
@@ -181,6 +204,7 @@ def test_places_are_limited_and_taken_in_order(predictor):
     check_alone(predictor, rows)
 
 
+@two_backbones
 def test_long_prompts_do_not_stop_running_rows(predictor):
     running, long = row_of([1, 2], end=None, limit=20), row_of(PROMPTS[3])
     steps = []
@@ -196,6 +220,7 @@ def test_long_prompts_do_not_stop_running_rows(predictor):
     check_alone(predictor, [running, long])
 
 
+@two_backbones
 def test_choices_of_one_prompt_are_read_once_and_drawn_apart(predictor):
     first = row_of(PROMPTS[1], MANNERS[2], number=0)
     request = first.request
@@ -215,6 +240,7 @@ def test_choices_of_one_prompt_are_read_once_and_drawn_apart(predictor):
     check_alone(predictor, rows)
 
 
+@two_backbones
 def test_a_cancelled_row_leaves_and_changes_nothing_for_others(predictor):
     rows = [row_of(prompt, MANNERS[1], end=None) for prompt in PROMPTS[:4]]
 
@@ -294,6 +320,7 @@ def test_other_predictors_serve_as_well(objective):
     check_alone(predictor, rows)
 
 
+@two_backbones
 def test_a_row_whose_logits_are_not_finite_fails_alone(predictor):
     rows = [row_of(prompt, end=None, limit=4) for prompt in PROMPTS[:3]]
 

@@ -18,7 +18,7 @@ from statewise.runtime.progress import listening
 
 
 @given(st.integers(2, 20), st.integers(1, 60), st.integers(1, 60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_windows_ask_for_every_token_once_and_see_as_much_as_they_can(context, given, asked):
     length = given + asked
     found = list(windows(length, given, context))

@@ -109,8 +109,14 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize(("kind", "block"), [("apart", 3), ("packed", 7), ("free", 1000), ("as on a GPU", 5)])
+WAYS = [("apart", 3), ("packed", 7), ("free", 1000), ("as on a GPU", 5)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "block"),
+    [(settings, *WAYS[(row + column) % 4]) for row, settings in enumerate(SETTINGS) for column in (0, 1)],
+    ids=str,
+)
 def test_loss_and_gradients_are_those_of_every_pair_by_itself(monkeypatch, settings, kind, block):
     monkeypatch.setitem(pair_loss.BLOCK, "cpu", 600 * block)  # bytes
     monkeypatch.setattr(pair_loss, "LISTED_BLOCK", 600 * block)

@@ -58,7 +58,7 @@ NEW_BESIDE_ANOTHER = ActionModel(
 
 @given(tasks())
 @example((NEW_BESIDE_ANOTHER, [0b101]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_masks_are_the_fixpoint_over_pairs(task):
     model, starts = task
     beside = reachable_pairs(model, *starts)
@@ -69,7 +69,7 @@ def test_the_masks_are_the_fixpoint_over_pairs(task):
 
 @given(tasks())
 @example((NEW_BESIDE_ANOTHER, [0b101]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_nothing_reachable_is_ruled_out(task):
     model, starts = task
     beside = reachable_pairs(model, *starts)

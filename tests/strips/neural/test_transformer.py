@@ -192,7 +192,7 @@ def last_effects_say(model, trace):
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(models(), st.data())
 def test_theorem_4(model, data):
     numbers = st.integers(0, len(model.actions) - 1)

@@ -26,7 +26,7 @@ def models(draw):
 
 
 @given(models(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_many_traces_at_once_are_judged_as_one_by_one(model, data):
     numbers = st.integers(0, len(model.actions) - 1)
     rows = data.draw(st.lists(st.lists(numbers, min_size=1, max_size=8).map(tuple), min_size=1, max_size=6))

@@ -66,14 +66,14 @@ def is_counterexample(verdict: Verdict, learned: ActionModel, reference: ActionM
     assert alone.first_rejected(trace) == len(trace) - 1
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(pairs())
 def test_verdicts_are_those_of_the_product_search(pair):
     learned, reference = pair
     agrees(verify(learned, reference), product_search(learned, reference)[0], learned, reference)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(pairs(), st.lists(st.integers(0, 15), min_size=1, max_size=2), st.booleans())
 def test_with_real_states_too(pair, start, drawn_only):
     learned, reference = pair
@@ -93,7 +93,7 @@ def test_with_real_states_too(pair, start, drawn_only):
             assert reference.number[verdict.counterexample[-1]] in reference.applicable(state)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pairs(), st.lists(st.integers(0, 7), min_size=1, max_size=2), st.integers(1, 12), st.booleans())
 def test_what_is_found_within_a_limit_is_true(pair, start, max_states, drawn_only):
     learned, reference = pair
@@ -112,7 +112,7 @@ def test_what_is_found_within_a_limit_is_true(pair, start, max_states, drawn_onl
             assert verdict.outcome == "unknown" or right is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(pairs())
 def test_two_containments_are_an_equivalence(pair):
     learned, reference = pair
@@ -120,7 +120,7 @@ def test_two_containments_are_an_equivalence(pair):
     assert all(both) == (product_search(learned, reference)[0] is None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(models(atoms=4), st.integers(0, 3), st.integers(0, 15))
 def test_an_implied_atom_is_one_that_changes_nothing(model, atom, among):
     without = model.with_atoms([at for at in bits(among) if at != atom])
@@ -128,7 +128,7 @@ def test_an_implied_atom_is_one_that_changes_nothing(model, atom, among):
     assert implied(model, atom, among) == (product_search(without, with_it)[0] is None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(models(atoms=4))
 def test_a_head_that_covers_another_rejects_all_that_it_rejects(model):
     columns = heads(model)

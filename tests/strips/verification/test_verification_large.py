@@ -60,7 +60,7 @@ def over(arities, objects):
     return [" ".join((name, *chosen)) for name, arity in arities.items() for chosen in permutations(names, arity)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(lifted_pairs())
 def test_one_changed_slot_is_judged_as_by_the_product_search(pair):
     true, learned, arities = pair
@@ -78,7 +78,7 @@ def test_one_changed_slot_is_judged_as_by_the_product_search(pair):
             assert product_search(ground(learned, where), ground(true, where))[0] is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(lifted_pairs(), st.data())
 def test_with_real_states_all_instances_are_those_without_the_excluded_pairs(pair, data):
     true, learned, arities = pair
@@ -109,7 +109,7 @@ def excluded_text(atoms) -> str:
     return " and ".join(said)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(lifted_pairs(), st.integers(0, 63))
 def test_pairs_and_bounds_are_sound(pair, start):
     true, learned, arities = pair

@@ -50,7 +50,7 @@ def walk(spec, length, seed=1):
 # Evidence
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_evidence_is_what_all_states_that_allow_the_trace_share(data):
     """The slow way: run the trace from every state."""

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from statewise.strips.model.model import Action, ActionModel
 from statewise.strips.model.schemas import Schema, schema_lines
@@ -21,6 +20,7 @@ from statewise.strips.write.showing import (
     show,
 )
 
+pytestmark = pytest.mark.usefixtures("rendered")
 SIMPLE = domain("simple").model
 BLOCKS = domain("blocksworld:3").model
 
@@ -206,16 +206,22 @@ def test_an_empty_trace_is_an_error():
         show(SIMPLE, [])
 
 
+def pixels(path):
+    from matplotlib.image import imread
+
+    return imread(path)
+
+
 def is_picture(path):
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
-    levels = (imread(path)[:, :, :3] * 255).round().astype(int)
+    levels = (pixels(path)[:, :, :3] * 255).round().astype(int)
     return len(np.unique(levels @ [1, 256, 65536])) > 3
 
 
 def has_colour(path, hexadecimal, above=0):
     """Whether the picture has the colour, but for so many pixels at its top."""
     wanted = np.array([int(hexadecimal[place : place + 2], 16) for place in (1, 3, 5)])
-    return bool((np.abs(imread(path)[above:, :, :3] * 255 - wanted).max(axis=2) < 1).sum() > 50)
+    return bool((np.abs(pixels(path)[above:, :, :3] * 255 - wanted).max(axis=2) < 1).sum() > 50)
 
 
 def true_theta(model):

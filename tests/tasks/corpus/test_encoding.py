@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from statewise.tasks.corpus.encoding import count_words, word_starts
 
-EVERY = "".join(map(chr, range(sys.maxunicode + 1)))
-SPACES = "".join(sorted({*EVERY} - {*"".join(EVERY.split())}))  # those of `str.isspace`, in a tenth of its time
+SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
 
 
 @pytest.mark.parametrize(
@@ -42,6 +41,6 @@ def test_whatever_the_text(text):
 
 
 def test_white_space_is_the_same_to_the_expression():
-    assert re.fullmatch(r"\s+", SPACES)
-    assert all(map(str.isspace, SPACES))
-    assert "".join(re.findall(r"\s", EVERY)) == SPACES
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    assert every.split() == re.split(f"[{SPACES}]+", every)
+    assert "".join(re.findall(r"\s", every)) == SPACES
