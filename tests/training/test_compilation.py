@@ -31,7 +31,7 @@ def calls(monkeypatch):
     """The calls of blocks that a stand-in for the compiler has made: it changes nothing."""
     calls = []
 
-    def compiled(function):
+    def compiled(function, backend):
         return lambda *given: calls.append(function) or function(*given)
 
     monkeypatch.setattr(compilation, "PAYS_FROM", 0)
@@ -81,7 +81,7 @@ def test_training_goes_on_where_compiling_fails(tmp_path, calls, monkeypatch):
     def broken(*_):
         raise OSError("Python.h: no such file\nand much more")
 
-    monkeypatch.setattr(torch, "compile", lambda function: broken)
+    monkeypatch.setattr(torch, "compile", lambda function, backend: broken)
     notes = []
     train(tiny(), tmp_path / "run", listener=Listener(note=notes.append))
     assert 'the blocks of the model are not compiled: "Python.h: no such file"' in notes

@@ -57,9 +57,11 @@ class CompiledBlocks:
     """Compiled versions of a model's blocks, in the place of the blocks only where training calls them: evaluations,
     whose rows have many lengths, would compile again and again."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, backend: str = "inductor") -> None:
         self.blocks = blocks_of(module)
-        self.compiled: list[Callable[..., Any]] = [torch.compile(block.forward) for block in self.blocks]
+        self.compiled: list[Callable[..., Any]] = [
+            torch.compile(block.forward, backend=backend) for block in self.blocks
+        ]
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
