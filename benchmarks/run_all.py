@@ -8,12 +8,17 @@ started by themselves, and what needs a GPU.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from timing import parser
+
+from statewise.training.machine import processor_name
 
 HERE = Path(__file__).parent
 PARTS = {
@@ -34,6 +39,8 @@ PARTS = {
     "strips/report",
 }
 """Experiments, and what serves benchmarks."""
+JUDGED = re.compile(r"(.*?) +(-?[\d.]+|nan|inf)   bar ([<>]= \S+) +(ok|SHORT|not judged)$")
+"""A figure beside its bar, as `timing.Benchmark` prints it."""
 
 
 def scripts(folder: Path = HERE) -> list[str]:
@@ -44,13 +51,33 @@ def scripts(folder: Path = HERE) -> list[str]:
 
 def main(words: Sequence[str] | None = None, folder: Path = HERE) -> int:
     smoke = parser(__doc__).parse_args(words).smoke
-    codes = []
+    codes, table = [], []
     for name in scripts(folder):
         if smoke or "/" not in name:
             print(f"\n== {name}", flush=True)
             command = [sys.executable, str(folder / f"{name}.py"), *(["--smoke"] if smoke else [])]
-            codes.append(subprocess.run(command, check=False).returncode)
+            began = time.perf_counter()
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                for line in process.stdout or ():
+                    print(line, end="", flush=True)
+                    if judged := JUDGED.match(line.rstrip()):
+                        table.append((name, *judged.groups()))
+            codes.append(process.returncode)
+            print(f"{time.perf_counter() - began:.0f} s", flush=True)
+    print_table(table)
     return int(any(codes))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """All figures beside their bars, what is short of its bar first."""
+    if rows:
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        fast = [name for name in ("avx512_f", "avx512_bf16", "amx_bf16") if capabilities.get(name)]
+        print(
+            f"\nProcessor: {processor_name()}; of AVX-512, its bf16 products and AMX it has {', '.join(fast) or 'none'}"
+        )
+    for name, what, value, bar, verdict in sorted(rows, key=lambda row: row[-1] != "SHORT"):
+        print(f"{name:24} {what[:58]:58} {value:>9}  {bar:9} {verdict}")
 
 
 if __name__ == "__main__":

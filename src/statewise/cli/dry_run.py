@@ -105,10 +105,9 @@ def how_measured(plan: Plan) -> list[str]:
             f"Time, optimiser and activations: from real training steps of the model with 2 and 3 of its {plan.layers} "
             f"layers on {one}; each further layer is counted like the third.",
         ]
-    if plan.to_compile:
-        sentences.append(
-            "These steps were not compiled; those of training will be, by trainer.compile, and take a different time."
-        )
+    if plan.compiled != "nothing":
+        what = "the blocks of the model" if plan.compiled == "blocks" else "the model"
+        sentences.append(f"Training compiles {what} (trainer.compile): its steps take a different time than these.")
     return [*sentences, "Evaluations, checkpoints and temporary memory, such as logits, come on top."]
 
 

@@ -107,8 +107,10 @@ class TrainerConfig:
     processes of each machine, with a copy on every machine (HSDP): more memory, less traffic between machines."""
     threads: int | None = None
     """CPU threads; null: PyTorch's default."""
-    compile: bool = False
-    """Whether to compile the model. Pays for long runs on a GPU."""
+    compile: Literal["auto"] | bool = "auto"
+    """Whether to compile the model; losses are then the same up to rounding. auto: its blocks, on a CPU with a C++
+    compiler, if the run is long enough to gain (`training.compilation`). true: all of it; pays for long runs on a
+    GPU."""
     log_every: int = 50
     """Steps between lines of training metrics."""
     evaluate_every: int = 500

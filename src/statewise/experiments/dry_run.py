@@ -27,6 +27,7 @@ from statewise.model.building import make_objective, make_task
 from statewise.objectives.base import Objective
 from statewise.runtime.messages import counted
 from statewise.tasks.batches import Stream, collate
+from statewise.training.compilation import Compiled, what_to_compile
 from statewise.training.machine import describe, device_bytes, keep_freed_memory
 from statewise.training.optim import make_optimizer
 from statewise.training.schedule import Schedule
@@ -103,8 +104,8 @@ class Plan:
     """Number of layers of the model."""
     by_layers: bool
     """Whether models of `SHALLOW` layers were measured, and `measured` was extrapolated from them."""
-    to_compile: bool
-    """Whether training compiles the model (`trainer.compile`), which measuring does not."""
+    compiled: Compiled
+    """What training compiles (`trainer.compile`); measuring compiles nothing."""
 
     @property
     def total(self) -> int:
@@ -141,6 +142,7 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
     torch.set_num_threads(environment["threads"])
     layers, memory = recipe.backbone.config.layers or _layers(objective), device_bytes(device)
     fits = memory is None or STATE * sum(counts.values()) <= SHARE * memory
+    steps = Schedule.of(config, data.longest_row).steps
     costs = [objective.flops(batch) for batch in data.parts]
     known = [cost for cost in costs if cost is not None]
 
@@ -158,14 +160,14 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
         sequences=config.batch_size,
         tokens=sum(int(np.count_nonzero(batch.real.numpy())) for batch in data.parts),
         flops=sum(known) if len(known) == len(costs) else None,
-        steps=Schedule.of(config, data.longest_row).steps,
+        steps=steps,
         part=len(data.parts[0].tokens),
         parts=config.accumulate,
         device=f"{environment['device_name']}, {precision}, {counted(environment['threads'], 'thread')}",
         measured=measured(layers) if fits else deepened([measured(depth) for depth in SHALLOW], layers),
         layers=layers,
         by_layers=not fits,
-        to_compile=config.compile,
+        compiled=what_to_compile(config, objective, data.parts, steps, device),
     )
 
 

@@ -225,7 +225,11 @@ def _refuse_shared_tensors(objective: nn.Module) -> None:
 
 def _create(run: Run, training: _Training, environment: Mapping[str, Any], overwrite: bool) -> None:
     """Creates the run directory. The number of steps is stored for commands that follow the run without its data."""
-    kept, commit = {**environment, "steps": training.schedule.steps}, training.objective.pretrained_commit
+    from statewise.training.compilation import what_to_compile
+
+    steps, first = training.schedule.steps, training.stream.batches(0, training.recipe.trainer.accumulate)
+    compiled = what_to_compile(training.recipe.trainer, training.objective, first, steps, environment["device"])
+    kept, commit = {**environment, "steps": steps, "compiled": compiled}, training.objective.pretrained_commit
     if commit:
         kept["model_commit"] = commit
     task = training.task
@@ -256,6 +260,7 @@ def _train(
     sharded = config.shard != "none" and fabric.world_size > 1
     held_out = _HeldOut(run, training.task, fabric.device, agreement, sharded)
     gpu = torch.cuda.get_device_name(fabric.device) if fabric.device.type == "cuda" else ""
+    compiled = run.environment().get("compiled", "whole" if config.compile is True else "nothing")
     with contextlib.ExitStack() as stack:
         if config.tensorboard and agreement.first:
             listener = stack.enter_context(_with_tensorboard(run, listener))
@@ -271,6 +276,7 @@ def _train(
             lambda: held_out.evaluate(objective, config.evaluate_num, details=False).metrics,
             listener,
             peak_flops(gpu, run.precision()),
+            compiled,
         )
         if checkpoint is None:
             agreement.on_first(lambda: run.forget_after(0))
@@ -290,6 +296,11 @@ def _announce(run: Run, training: _Training, step: int, listener: Listener, *, s
     """Tells the listener what is about to be trained, from `step` on."""
     shard = training.recipe.trainer.shard
     listener.begin(run, training.recipe, step)
+    if run.environment().get("compiled") == "blocks":
+        listener.note(
+            "trainer.compile auto: the run is long, so the blocks of the model are compiled first, in some seconds; "
+            "false: they are not"
+        )
     if shard != "none" and not sharded:
         listener.note(f"trainer.shard {shard}: a single process has the whole model")
     for note in dict.fromkeys((*training.schedule.notes, *training.objective.notes(training.schedule.steps))):

@@ -123,7 +123,13 @@ RECIPE: Shape = {
     "trainer?": Maybe({"steps?": COUNT}),
 }
 THREADS = Leaf("a whole number from 1 to 4096", lambda value: COUNT.holds(value) and 1 <= value <= 4096)
-ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": THREADS, "steps?": COUNT}
+ENVIRONMENT: Shape = {
+    "device": TEXT,
+    "precision": one_of("fp32", "bf16"),
+    "threads": THREADS,
+    "steps?": COUNT,
+    "compiled?": one_of("nothing", "blocks", "whole"),
+}
 RECORD: Shape = {
     "kind": one_of("train", "evaluation", "end"),
     "step": COUNT,

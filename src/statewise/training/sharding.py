@@ -45,9 +45,9 @@ def strategy(config: TrainerConfig, device: str, precision: str) -> ModelParalle
                 module,
                 init_device_mesh(device, (config.nodes, config.devices), mesh_dim_names=names),
                 precision,
-                config.compile,
+                config.compile is True,
             )
-        return shard(module, mesh["data_parallel"], precision, config.compile)
+        return shard(module, mesh["data_parallel"], precision, config.compile is True)
 
     return ModelParallelStrategy(
         parallelise, data_parallel_size=config.devices * config.nodes, tensor_parallel_size=1, timeout=TIMEOUT
@@ -176,7 +176,9 @@ def used_in_place(module: nn.Module, device: torch.device) -> Iterator[Callable[
     """
     from torch.distributed.fsdp import fully_shard
 
-    blocks: list[Any] = [part for part in module.modules() if getattr(part, "gathered_alone", False)]
+    from statewise.training.compilation import blocks_of
+
+    blocks: list[Any] = blocks_of(module)
     root: Any = module
 
     def next_round(needed: int) -> int:

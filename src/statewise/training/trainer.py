@@ -22,6 +22,7 @@ from statewise.data_types import NotFinite
 from statewise.run import DamagedCheckpoint
 from statewise.runtime.devices import to_device
 from statewise.runtime.json_files import AMOUNT, COUNT, MEASURED, NUMBER, SHARE, Maybe, Shape, check, metric
+from statewise.runtime.messages import short
 from statewise.training.agreement import Agreement, joined
 from statewise.training.checkpoint import load_training, load_weights, save, save_sharded
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from statewise.objectives.base import Objective
     from statewise.run import Checkpoint, Record, Run
     from statewise.tasks.batches import Stream
+    from statewise.training.compilation import Compiled, CompiledBlocks
     from statewise.training.one_device import OneDevice
     from statewise.training.schedule import Schedule
 
@@ -174,9 +176,10 @@ class Trainer:
         evaluate: Callable[[], dict[str, float]],
         listener: Listener,
         peak: float | None = None,
+        compiled: Compiled = "nothing",
     ) -> None:
         """`evaluate`: computes metrics of the current model on held-out data; all processes call it, and the first
-        one's result counts. `peak`: peak FLOP/s of one device, if known."""
+        one's result counts. `peak`: peak FLOP/s of one device, if known. `compiled`: what to compile."""
         self.objective, self.stream, self.run, self.config = objective, stream, run, config
         self.schedule, self.seed, self.headline = schedule, seed, headline
         self.fabric, self.evaluate, self.listener, self.peak = fabric, evaluate, listener, peak
@@ -191,8 +194,13 @@ class Trainer:
         for backbone in self.across_rows.values():
             backbone.open_lanes(config.batch_size // fabric.world_size)
         self.sharded = config.shard != "none" and fabric.world_size > 1
-        if config.compile and not self.sharded:
+        if compiled == "whole" and not self.sharded:
             self.wrapped = torch.compile(self.wrapped)
+        self.compiled_blocks: CompiledBlocks | None = None
+        if compiled == "blocks":
+            from statewise.training.compilation import CompiledBlocks
+
+            self.compiled_blocks = CompiledBlocks(objective)
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
         self.signal: int | None = None
         self.signals: OnHost | None = None
@@ -228,6 +236,7 @@ class Trainer:
         config, progress = self.config, self.progress
         self.objective.train()
         started = time.monotonic() - progress.seconds
+        self._compile_blocks()
         numbers = range(progress.step, self.schedule.steps)
         with closing(prefetch(self._draw, numbers)) as steps, self._signals():
             if progress.step == 0 and self.schedule.keeps(0):
@@ -257,6 +266,20 @@ class Trainer:
                 self._save()
                 return Outcome(self.run.folder, progress.step, "signal", self.signal)
         return self._end("solved" if self._solved() else "steps")
+
+    def _compile_blocks(self) -> None:
+        """Compiles the blocks by one pass whose gradients are thrown away; goes on without if that fails."""
+        if self.compiled_blocks is None:
+            return
+        micro = [self._to_device(batch) for batch in self._draw(self.progress.step).parts]
+        try:
+            self._backward(micro, self._global_counts(micro)[0])
+        except Exception as error:  # what a compiler can raise is no closed list
+            self.compiled_blocks = None
+            self._backward(micro, self._global_counts(micro)[0])  # what is wrong without it is no matter of compiling
+            reason = str(error).strip().partition("\n")[0]
+            self.listener.note(f"the blocks of the model are not compiled: {short(reason, 200)}")
+        self.optimizer.zero_grad()
 
     def _solved(self) -> bool:
         return self.config.stop_when_solved and self.progress.solved_in_a_row >= 2
@@ -321,7 +344,8 @@ class Trainer:
         for place, batch in enumerate(micro):
             last = place == len(micro) - 1
             with nullcontext() if last else self.fabric.no_backward_sync(self.wrapped):
-                loss = self.wrapped(batch, counts)
+                with nullcontext() if self.compiled_blocks is None else self.compiled_blocks.in_place():
+                    loss = self.wrapped(batch, counts)
                 if not self.loss_checked:
                     self.objective.check_loss(loss)
                     self.loss_checked = True
