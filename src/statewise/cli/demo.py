@@ -23,7 +23,7 @@ It starts a server and opens its page in the browser. With --export it writes th
 traces, which needs no server. With --train it trains the three models anew, and compares them."""
 
 HOW = "statewise demo --train"
-QUESTION = "Press Enter to end the page and train these three models here (minutes), or Ctrl-C to end."
+QUESTION = "Press Enter to train these three models here (minutes), or Ctrl-C to end."
 
 
 def run(words: list[str]) -> int:

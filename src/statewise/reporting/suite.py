@@ -386,7 +386,7 @@ h2 { margin-bottom: .4rem; } .scroll + p.note { margin-top: 1.2rem; }
 th, td { padding: .3rem .6rem; text-align: left; }
 .best { font-weight: 600; } .failed { color: var(--wrong); }
 .number { text-align: right; } td.message { white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
-svg line { stroke: var(--soft); stroke-opacity: .5; } svg circle { fill-opacity: .75; }
+svg { display: block; } svg line { stroke: var(--soft); stroke-opacity: .5; } svg circle { fill-opacity: .75; }
 .scroll td:first-child, .scroll th:first-child { position: sticky; left: 0; background: var(--back); }
 small { color: var(--soft); display: block; } td.run { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
 </style></head><body>
@@ -403,7 +403,7 @@ small { color: var(--soft); display: block; } td.run { white-space: normal; over
 <span{% if cell.best %} class="best"{% endif %}>{{ cell.text }}</span>
 {% if cell.solved != "-" %}<small>solved {{ cell.solved }}</small>{% endif %}
 {% if cell.failed %}<span class="failed">{{ cell.failed }} failed</span>{% endif %}
-{% if cell.dots %}<br>{{ cell.dots | safe }}{% endif %}</td>{% endfor %}</tr>
+{{ cell.dots | safe }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>{% endfor %}{% endfor %}
 <h2>Each run</h2>
 {% set kinds = {"seed": "number", "value": "number", "minutes": "number"} %}
