@@ -268,7 +268,7 @@ def _legend(
         return 0.0
     for key in keys:
         key.set_label(fitted(str(key.get_label()), room - HANDLE - 0.3, 10))
-    widest = max((_inches(line, 10) for key in keys for line in str(key.get_label()).split("\n")), default=0.0)
+    widest = max((width_of(line, 10) for key in keys for line in str(key.get_label()).split("\n")), default=0.0)
     columns = max(1, min(len(keys), int((room - 0.2) / (widest + HANDLE))))
     title = fitted(says, room * 0.95, 9)
     figure.legend(
@@ -300,8 +300,8 @@ def _keys(labels: Sequence[str], controls: Sequence[str]) -> list[Any]:
 
 
 @functools.lru_cache(4096)
-def _inches(text: str, size: float) -> float:
-    """The width of a line of text in a font of `size` points."""
+def width_of(text: str, size: float) -> float:
+    """The width in inches of a line of text in a font of `size` points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -317,12 +317,12 @@ def fitted(text: str, inches: float, size: float) -> str:
         line = ""
         for word in part.split():
             longer = f"{line} {word}" if line else word
-            if _inches(longer, size) <= inches:
+            if width_of(longer, size) <= inches:
                 line = longer
                 continue
             lines += [line] * bool(line)
-            while _inches(word, size) > inches and len(word) > 1:
-                cut = next(at for at in range(len(word) - 1, 0, -1) if at == 1 or _inches(word[:at], size) <= inches)
+            while width_of(word, size) > inches and len(word) > 1:
+                cut = next(at for at in range(len(word) - 1, 0, -1) if at == 1 or width_of(word[:at], size) <= inches)
                 lines.append(word[:cut])
                 word = word[cut:]
             line = word
