@@ -176,7 +176,7 @@ def _name_lines(drawn: Sequence[tuple[Any, Panel]], height: float) -> float:
     tallest = 0.0
     for axes, panel in drawn:
         handles = _to_name(axes, panel)
-        if not _at_ends(axes, panel, height) and list(handles) != before:
+        if list(handles) != before and not _at_ends(axes, panel, height):
             names = [fitted(name, BESIDE, 10) for name in handles]
             tallest = max(tallest, LINE * sum(name.count("\n") + 1.2 for name in names))
             axes.legend(
