@@ -28,8 +28,10 @@ BELIEFS = {
     for name, flags in (("next-token", []), ("next-latent", ["--objective", "next_latent", "--objective.horizon", "4"]))
 }
 """The recipes of docs/results/beliefs.md."""
-CITY = "city-small --task.rows 5 --task.columns 6 --task.max_moves 24 --task.held_out_moves 12".split()
-CITY += "--backbone.width 64 --backbone.layers 3 --trainer.steps 1500 --trainer.evaluate_every 500".split()
+CITY = [
+    *["city-small", "--task.rows", "5", "--task.columns", "6", "--task.max_moves", "24", "--task.held_out_moves", "12"],
+    *["--backbone.width", "64", "--backbone.layers", "3", "--trainer.steps", "1500", "--trainer.evaluate_every", "500"],
+]
 """A smaller city and model than in docs/results/world-models.md."""
 PROMPTS, SEQUENCES, RIDES = 3, 2, 1
 TURNS = 18

@@ -106,9 +106,7 @@ def by_task(models: Sequence[Served]) -> list[list[Served]]:
     return list(groups.values())
 
 
-def record(
-    models: Sequence[Served], num: int, seed: int, *, first: bool = False, given: int = 0
-) -> dict[str, Any]:
+def record(models: Sequence[Served], num: int, seed: int, *, first: bool = False, given: int = 0) -> dict[str, Any]:
     """Descriptions of the models, and traces of `num` held-out prompts, drawn with `seed` from those that all models
     can read, or the `first` ones: JSON values for `page`. The models complete the prompts, or only read them and the
     `given` number of tokens that follow in the held-out sequences. Raises `ValueError` if they can read none."""
