@@ -4,8 +4,8 @@ Trains into FOLDER (default: runs/shipped) what is not finished there, keeps the
 and records traces of all. About half an hour on two cores.
 """
 
-import gzip
 import json
+import lzma
 import shutil
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from statewise.deploy.playground import demo as shipped
 from statewise.deploy.playground.page import record
 from statewise.deploy.serving.served import Served
 from statewise.experiments import demo
-from statewise.model.model import load_model
+from statewise.model.model import load_model, model_of_run
 from statewise.run import Run
 from statewise.training.checkpoint import save
 
@@ -28,7 +28,14 @@ BELIEFS = {
     for name, flags in (("next-token", []), ("next-latent", ["--objective", "next_latent", "--objective.horizon", "4"]))
 }
 """The recipes of docs/results/beliefs.md."""
-PROMPTS, SEQUENCES = 3, 2
+CITY = [
+    *["city-small", "--task.rows", "5", "--task.columns", "6", "--task.max_moves", "24", "--task.held_out_moves", "12"],
+    *["--backbone.width", "64", "--backbone.layers", "3", "--trainer.steps", "1500", "--trainer.evaluate_every", "500"],
+]
+"""A smaller city and model than in docs/results/world-models.md."""
+PROMPTS, SEQUENCES, RIDES = 3, 2, 1
+TURNS = 18
+"""Turns of a ride that are read: near the destination states tell that it ends, and less of where it is."""
 DOTS = 150
 """Held-out states and beliefs in each picture: fewer than on a server, for a small file."""
 
@@ -107,12 +114,28 @@ def simplex(folder: Path) -> dict:
     }
 
 
+def city(folder: Path) -> dict:
+    """Rides through a city, read by an untrained and a trained model."""
+    run = trained(folder / "city", ["train", *CITY, "--seed", "1", "--trainer.threads", "1"])
+    models = [Served("untrained", model_of_run(Run(run))), Served("trained", load_model(run, device="cpu"))]
+    about = (
+        "Taxi rides through a city of one-way streets. The models see turns alone, never the map: does a state tell at "
+        "which crossing the ride is? Next-token prediction."
+    )
+    return {"name": "City map", "about": about, **record(models, RIDES, 0, first=True, given=TURNS)}
+
+
+def write(groups: list[dict]) -> None:
+    """Writes the recorded groups."""
+    content = json.dumps({"groups": groups}, separators=(",", ":"), allow_nan=False).encode()
+    packed = lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
+    (shipped.folder() / shipped.RECORDED).write_bytes(packed)
+
+
 def main() -> None:
     """Makes everything, and says how large it is."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/shipped")
-    groups = [fewer(star(folder)), fewer(simplex(folder))]
-    content = json.dumps({"groups": groups}, separators=(",", ":"), allow_nan=False)
-    (shipped.folder() / shipped.RECORDED).write_bytes(gzip.compress(content.encode(), mtime=0))
+    write([fewer(star(folder)), fewer(simplex(folder)), fewer(city(folder))])
     size = sum(path.stat().st_size for path in shipped.folder().rglob("*") if path.is_file())
     print(f"{size / 1e6:.2f} MB in {shipped.folder()}")
 

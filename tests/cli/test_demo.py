@@ -43,7 +43,7 @@ def test_the_server_has_the_shipped_models_and_says_how_to_train_them(capsys, mo
         bound.close()
         after()
         assert [one.name for one in models] == ["next-token", "next-latent", "belief-state"]
-        assert (show, recorded["live"], len(recorded["groups"])) == (True, 0, 2)
+        assert (show, recorded["live"], len(recorded["groups"])) == (True, 0, 3)
         return 0
 
     monkeypatch.setattr(command, "start", start)

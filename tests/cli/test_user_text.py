@@ -90,7 +90,7 @@ def test_so_does_its_bar(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     with Count("tokens") as count:
         count.stage(MARKUP, 10)
-        assert count.live is not None
+        assert count.bars.live is not None
         count.advance(1)
     assert MARKUP in Text.from_ansi(capsys.readouterr().err).plain
 

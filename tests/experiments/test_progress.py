@@ -11,7 +11,7 @@ from rich.console import Console
 
 from statewise.config.recipes import recipe_text
 from statewise.experiments import progress
-from statewise.experiments.progress import Display, record_line
+from statewise.experiments.progress import Bars, Display, record_line
 from statewise.model.recipes import read_recipe
 from statewise.run import Run
 
@@ -127,3 +127,26 @@ def test_training_goes_on_when_nobody_reads_its_output(tmp_path):
     process.stdout.close()  # as `| head -1` does
     assert (process.stderr.read(), process.wait()) == ("", 0)
     assert Run(tmp_path / "run").complete()
+
+
+def test_each_of_several_works_has_a_bar_that_says_how_far_it_is():
+    bars = Bars("steps")
+    bars.console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
+    with bars:
+        for name, done, total in (("first", 0, 0), ("second", 0, 0), ("first", 250, 1000), ("third", 7, None)):
+            bars.show(name, done, total)
+    drawn = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", bars.console.file.getvalue()).replace("\r", "\n").split("\n")
+    first, second, third = [line.rstrip() for line in drawn if line.strip()][-3:]
+    assert re.fullmatch(r"first +[━╸╺ ]+ 250/1,000 steps +\S+", first)
+    assert re.fullmatch(r"second +[━ ]+ waiting +\S+", second)
+    assert re.fullmatch(r"third +━+ 7 steps", third)
+    assert max(map(len, (first, second, third))) <= 80
+
+
+def test_without_a_terminal_each_tenth_of_a_work_has_a_line(capsys):
+    with Bars("steps") as bars:
+        for done in (0, 99, 100, 110, 250, 1000):
+            bars.show("first", done, 1000)
+            bars.show("second", 0, 0)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"first: {done} of 1,000 steps" for done in ("100", "250", "1,000")]

@@ -31,7 +31,7 @@ def test_it_says_which_group_is_best_beside_the_first_and_how_sure_that_is(tmp_p
     )
     assert compare([*a, *b, *c]).finding() == (
         f"next-latent has the highest path accuracy, {beside} (p = {p}, not adjusted for the number of groups); "
-        "chance is 0.5000."
+        "belief-state has 0.5000 (not solved); chance is 0.5000."
     )
     assert "next-latent has the higher" in compare([*b, *a]).finding(), "the first one beside the next best"
     assert "(one seed, so no test)" in compare([*a, *c]).finding()

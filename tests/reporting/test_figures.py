@@ -108,7 +108,7 @@ def test_lines_of_one_model_are_taken_apart_by_name_with_what_they_smooth():
 
 def test_legends_of_the_page_lie_on_no_title():
     chance = Curve("chance", [0.0, 1.0], [0.0, 1.0], "control")
-    panel = Panel("step", "y", [chance, *lines(["a" * 90], [""])], title="t")
+    panel = Panel("step", "y", [chance, *lines(["a" * 90], ["", "other"])], title="t")
     svg = ElementTree.fromstring(panel_svg(panel, {"a" * 90: Look("#000000")}))
     texts = {text.text: text for text in svg.iter("text")}
     assert "chance" in texts

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,44 @@ def test_a_legend_beside_a_plot_has_room_for_all_its_names():
     box = figure.axes[0].get_legend().get_window_extent()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+
+
+def ends_of(values, **fields):
+    """The names that stand at the ends of lines which end at these values, and the names in the legend."""
+    curves = [Curve(name, [0.0, 1.0], [0.5, value], **fields) for name, value in values.items()]
+    panel = Panel("x", "y", curves, shares=True)
+    first, second = draw_panels([panel, panel]).axes
+    assert not second.texts
+    assert not second.get_legend(), "the lines are those of the first"
+    legend = first.get_legend()
+    return [text.get_text() for text in first.texts], [text.get_text() for text in legend.get_texts()] if legend else []
+
+
+def test_names_stand_at_the_ends_of_lines_where_they_fit():
+    assert ends_of({"low": 0.1, "high": 0.9, "middle": 0.4}) == (["low", "middle", "high"], [])
+    assert ends_of({"one": 0.5, "two": 0.53}) == (["one", "two"], []), "moved apart by less than a line"
+    assert ends_of({"one": 0.5, "two": 0.5, "three": 0.5, "four": 0.5}) == ([], ["one", "two", "three", "four"])
+    assert ends_of({"one": 0.1, "two": math.nan}) == ([], ["one", "two"]), "the second ends at the left"
+    assert ends_of({str(place): place / 7 for place in range(7)}) == ([], [*"0123456"])
+    assert ends_of({"one": 0.1, "two": 0.9}, role="control") == (["one", "two"], [])
+    curves = [Curve(name, [0.0, 1.0], [0.5, 0.5 + place / 50]) for place, name in enumerate("ab")]
+    axes = draw_panels([Panel("x", "y", curves, shares=True)]).axes[0]
+    assert [text.get_color() for text in axes.texts] == [line.get_color() for line in axes.lines]
+    figure = axes.figure
+    figure.draw_without_rendering()
+    low, high = (text.get_window_extent() for text in axes.texts)
+    assert low.y1 <= high.y0 + 1
+    assert high.x1 <= figure.bbox.x1
+
+
+def test_a_control_is_named_at_its_end_on_pages():
+    panel = Panel(
+        "x", "y", [Curve("", [0.0, 1.0], [0.0, 1.0], group="a"), Curve("chance", [0.0, 1.0], [0.3] * 2, "control")]
+    )
+    page = panel_svg(panel, {"a": Look("#123456")})
+    (style,) = re.findall(r'<text style="([^"]*)"[^>]*>chance<', page)
+    assert "#737373" in style
+    assert ">a<" not in page, "the page names groups"
 
 
 def test_zeros_stand_at_the_lower_edge_of_a_logarithmic_axis():

@@ -95,7 +95,6 @@ ALLOWED = {
     ("runtime/messages.py", "sys.stderr.write"),
     ("runtime/durable.py", "os.write"),
     ("experiments/progress.py", "Console"),
-    ("cli/demo.py", "Console"),
     ("strips/amlgym/cell.py", "sys.stdout.write"),
 }
 """The function that prints, the consoles of progress bars, a write to files, and what a process says to its parent."""
@@ -115,7 +114,7 @@ def test_nothing_prints_otherwise():
         for path in SOURCES.rglob("*.py")
         if re.search(r"^\s*(from|import) rich\b", path.read_text(), re.MULTILINE)
     }
-    assert importers == {"experiments/progress.py", "cli/demo.py"}
+    assert importers == {"experiments/progress.py"}
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -157,7 +156,7 @@ def test_consoles_of_bars_escape_too(on_screen, monkeypatch):
     made.say(ALL)
     made.print(ALL)
     with Count("tokens") as count:
-        count.console = made
+        count.bars.console = made
         count.stage(ALL, 10)
         count.advance(1)
         count.note(ALL)

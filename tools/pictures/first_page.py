@@ -55,8 +55,8 @@ def recorded(page: Path) -> tuple[dict[str, Any], dict[str, dict[int, float]]]:
     """The scene of the graph, and each model's probabilities of the node after the start."""
     found = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
     if found is None:
-        raise SystemExit(f"{page} is not a page of `statewise playground --export`")
-    traces = json.loads(found[1])["recordings"][GRAPH]["traces"]
+        raise SystemExit(f"{page} is not a page of `statewise demo --export`")
+    traces = json.loads(found[1])["groups"][0]["recordings"][GRAPH]["traces"]
     first = {
         name: {token: math.exp(nats) for token, nats in trace["places"][trace["prompt"]]["next"]}
         for name, trace in traces.items()

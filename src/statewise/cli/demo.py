@@ -7,7 +7,6 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
 
 from statewise.cli.served import models_of, opened, server_module, start
 from statewise.runtime.arguments import Parser, at_least
@@ -24,7 +23,7 @@ It starts a server and opens its page in the browser. With --export it writes th
 traces, which needs no server. With --train it trains the three models anew, and compares them."""
 
 HOW = "statewise demo --train"
-QUESTION = "Press Enter to end the page and train these three models here (minutes), or Ctrl-C to end."
+QUESTION = "Press Enter to train these three models here (minutes), or Ctrl-C to end."
 
 
 def run(words: list[str]) -> int:
@@ -119,48 +118,12 @@ def _train(folder: Path, seed: int | None) -> int:
     """Trains with a bar for each model, and says the finding."""
     say(f"training three models into {folder}: loading PyTorch", flush=True)
     from statewise.experiments import demo
+    from statewise.experiments.progress import Bars
 
-    with _Bars() as bars:
+    with Bars("steps") as bars:
         compared = demo.train(folder, demo.SEED if seed is None else seed, bars.show)
     if isinstance(compared, int):
         say(f"stopped; {HOW} begins again", file=sys.stderr)
         return 128 + compared
     say(compared.finding(), *(f"wrote {path}" for path in compared.files), sep="\n")
     return 0
-
-
-class _Bars:
-    """A bar for each model on a terminal; elsewhere a line for each tenth of its steps."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._live = sys.stdout.isatty()
-        self._progress: Any = Progress(
-            TextColumn("{task.description:14}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(),
-            disable=not self._live,
-        )
-        self._tasks: dict[str, Any] = {}
-        self._tenths: dict[str, int] = {}
-
-    def __enter__(self) -> _Bars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def show(self, name: str, step: int, steps: int) -> None:
-        """Shows how far a model is."""
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=steps or None)
-        self._progress.update(self._tasks[name], completed=step, total=steps or None)
-        tenth = 10 * step // steps if steps else 0
-        if not self._live and tenth > self._tenths.get(name, 0):
-            self._tenths[name] = tenth
-            say(f"{name}: step {step} of {steps}", flush=True)

@@ -29,12 +29,13 @@ def words(name: str, seed: int) -> list[str]:
     return ["train", *RECIPE, *OBJECTIVES[name], "--seed", str(seed)]
 
 
-def train(folder: Path, seed: int, shown: Callable[[str, int, int], None]) -> Comparison | int:
+def train(folder: Path, seed: int, shown: Callable[[str, int, int | None], None]) -> Comparison | int:
     """Trains the models into `folder`, two processes side by side where there are two cores, and writes the comparison
     into `folder/report`.
 
-    `shown`: is called with the name of a model, its step and the number of its steps. Returns the comparison, or the
-    signal that stopped the processes. Raises `ValueError` if a model could not be trained.
+    `shown`: is called with the name of a model, its step and the number of its steps: 0 before it starts, None until
+    it says how many, and its step where it ended before the last one, such as once it solved the graph. Returns the
+    comparison, or the signal that stopped the processes. Raises `ValueError` if a model could not be trained.
     """
     failed: list[Job] = []
 
@@ -52,13 +53,15 @@ def train(folder: Path, seed: int, shown: Callable[[str, int, int], None]) -> Co
         records = [] if now is None or now == before[job.name] else run.metrics()  # else those of an earlier training
         steps = int(run.environment().get("steps", 0)) if records else 0
         step = max((int(record["step"]) for record in records), default=0)
-        shown(job.name, steps if run.end(records) is not None and records else step, steps)
+        shown(job.name, step, step if records and run.end(records) is not None else steps or None)
 
     jobs = [
         Job(name, {"train": [*statewise(*words(name, seed)), "--out", str(folder / name), "--overwrite"]}, log(name))
         for name in OBJECTIVES
     ]
     folder.mkdir(parents=True, exist_ok=True)
+    for job in jobs:
+        shown(job.name, 0, 0)
     received = run_jobs(
         jobs,
         min(2, cores()),

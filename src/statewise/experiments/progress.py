@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Table
@@ -250,49 +250,80 @@ class Display:
             self._say(*record_texts(record, self.steps, self.started))
 
 
+class Bars:
+    """A bar on a terminal for each of several works; elsewhere a line for each tenth of one. Use as a context
+    manager."""
+
+    def __init__(self, unit: str, *, stderr: bool = False) -> None:
+        self.unit = unit
+        self.console = console(stderr=stderr)
+        self.live: Progress | None = None
+        self._works: dict[str, TaskID] = {}
+        self._tenths: dict[str, int] = {}
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leaves the bars as they are; what `show` gets next has new ones below."""
+        if self.live is not None:
+            self.live.stop()
+        self.live = None
+        self._works.clear()
+        self._tenths.clear()
+
+    def show(self, name: str, done: int, total: int | None) -> None:
+        """Shows that `done` of `total` are done; 0 of 0: the work waits for others; None: the total is not known."""
+        if self.console.is_terminal:
+            self._draw(name, done, total)
+        elif total and done * 10 // total > self._tenths.get(name, 0):
+            self._tenths[name] = done * 10 // total
+            self.console.say(f"{name}: {done:,} of {total:,} {self.unit}")
+
+    def _draw(self, name: str, done: int, total: int | None) -> None:
+        if self.live is None:
+            text, count = (TextColumn(form, markup=False) for form in ("{task.description}", "{task.fields[count]}"))
+            left = TimeRemainingColumn(elapsed_when_finished=True)
+            self.live = Progress(text, BarColumn(None), count, left, console=self.console, refresh_per_second=4)
+            self.live.start()
+        if name not in self._works:
+            self._works[name] = self.live.add_task(escaped(name), total=total, count="")
+        of = f"{done:,}" if total is None else f"{done:,}/{total:,}"
+        shown = "waiting" if total == 0 else f"{of} {self.unit}"
+        # rich shows a bar of 0 as full, and one without a total as moving.
+        self.live.update(self._works[name], total=1 if total == 0 else total, completed=done, count=shown)
+
+
 class Count:
-    """Progress on stderr: a bar on a terminal, elsewhere a line every 10%. Use as a context manager."""
+    """Progress of stages on stderr, one after the other, each with one of `Bars`. Use as a context manager."""
 
     def __init__(self, unit: str) -> None:
-        self.unit = unit
-        self.console = console(stderr=True)
-        self.live: Progress | None = None
-        self.what, self.total, self.done, self.shown = "", 0, 0, 0
+        self.bars = Bars(unit, stderr=True)
+        self.what, self.done = "", 0
+        self.total: int | None = None
 
     def __enter__(self) -> Count:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
+        self.bars.stop()
 
     def stage(self, what: str, total: int | None) -> None:
         """Begins a stage of `total` things; None: their number is not known."""
-        self._stop()
-        self.what, self.total, self.done, self.shown = what, total or 0, 0, 0
-        if self.console.is_terminal:
-            text, count = (TextColumn(form, markup=False) for form in ("{task.description}", "{task.fields[count]}"))
-            self.live = Progress(
-                text, BarColumn(None), count, TimeRemainingColumn(), console=self.console, refresh_per_second=4
-            )
-            self.live.start()
-            self.live.add_task(escaped(what), total=total, count="")
-        else:
-            self.console.say(what)
+        self.bars.stop()
+        self.what, self.total, self.done = what, total or None, 0
+        if not self.bars.console.is_terminal:
+            self.bars.console.say(what)
+        self.advance(0)
 
     def advance(self, things: int) -> None:
         """Adds to what is done."""
         self.done += things
-        if self.live is not None:
-            self.live.update(self.live.task_ids[0], completed=self.done, count=f"{self.done:,} {self.unit}")
-        elif self.total and self.done * 10 // self.total > self.shown:
-            self.shown = self.done * 10 // self.total
-            self.console.say(f"{self.what}: {self.done:,} of {self.total:,} {self.unit}")
+        self.bars.show(self.what, self.done, self.total)
 
     def note(self, note: str) -> None:
         """Prints a permanent line."""
-        self.console.say(note)
+        self.bars.console.say(note)

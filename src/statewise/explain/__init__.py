@@ -1,7 +1,7 @@
 """Whether a model of the user's own sequences has understood them: surprises, drift, and one page of figures. Figures
 are data first (`explanation`); `page` draws them.
 
-May import `decoding`, `evaluation`, `model`, `reporting.figures`, `reporting.svg` and `tasks`.
+May import `decoding`, `evaluation`, `model`, `reporting.figures`, `reporting.plots` and `tasks`.
 """
 
 from statewise.explain.explanation import Explanation, explain

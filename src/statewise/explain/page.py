@@ -21,7 +21,7 @@ from statewise.explain.explanation import Explanation, SurprisingCase, as_json
 from statewise.explain.layout import Layout, layout
 from statewise.explain.process_map import LEVEL, Edge, ProcessMap, frequent
 from statewise.reporting.figures import STYLE
-from statewise.reporting.svg import SVG_STYLE, panel_keys, panel_svg
+from statewise.reporting.plots import SVG_STYLE, panel_svg
 from statewise.runtime.durable import write_all
 from statewise.runtime.json_files import json_bytes
 from statewise.runtime.messages import counted, cut, percent
@@ -80,9 +80,9 @@ def page(made: Explanation) -> str:
 <title>statewise: {_text(made.run)}</title>
 <style>{STYLE}{SVG_STYLE}{_file("style.css")}</style></head><body>
 <h1>Did the model understand the data?</h1>
-<p class="note">{_text(_origin(made))}</p>
 <p class="finding">{_text(made.verdict.sentence)}</p>
 <p class="advice">{_text(made.verdict.advice)}</p>
+<p class="note">{_text(_origin(made))}</p>
 <nav><a href="#map">Process map</a><a href="#prefix">By prefix length</a><a href="#sure">Calibration</a>
 <a href="#surprising">Surprising cases</a><a href="#states">States</a><a href="#near">Similar cases</a></nav>
 {_comparisons(made)}
@@ -303,7 +303,7 @@ def _drawn(
     natural = placed.width + 2 * edge_of
     return (
         f'<svg class="map" viewBox="{whole}" role="img" aria-label="Process map: {title.lower()}" '
-        f'style="width:100%;max-width:{natural:.0f}px;min-width:{0.72 * natural:.0f}px">{"".join(parts + labels)}</svg>'
+        f'style="width:100%;max-width:{natural:.0f}px;min-width:{0.85 * natural:.0f}px">{"".join(parts + labels)}</svg>'
     )
 
 
@@ -399,7 +399,7 @@ def wrapped(name: str) -> list[str]:
 
 
 def _prefixes(made: Explanation) -> str:
-    accuracy = prefix_panel(made.accuracy, "share of right next events", shares=True)
+    accuracy = prefix_panel(made.accuracy, "share of next events that are right", shares=True)
     nats = prefix_panel(made.nats, "nats per event", shares=False)
     least, most = min(made.accuracy.counts), max(made.accuracy.counts)
     points = counted(most, "event") if least == most else f"{least:,} to {most:,} events"
@@ -408,15 +408,12 @@ def _prefixes(made: Explanation) -> str:
         "<p>How well the next event is predicted after few and after many events of a case. Lower nats are better. "
         f"Where the model falls behind as cases grow, it forgets. Each point is a mean of {points}; the band is the "
         "95% interval of the model's.</p>"
-        f'<div class="two"><div><h3>Share of right next events</h3>{panel_svg(accuracy, "Accuracy by prefix length")}'
-        f"{panel_keys(accuracy)}</div><div><h3>Nats per event</h3>{panel_svg(nats, 'Nats by prefix length')}"
-        f"{panel_keys(nats)}</div></div>"
+        f'<div class="two"><div>{panel_svg(accuracy)}</div><div>{panel_svg(nats)}</div></div>'
     )
 
 
 def _calibration(made: Explanation) -> str:
     found = made.reliability
-    panel = reliability_panel(found)
     rows = "".join(
         f"<tr><td>{one.low:.1f} to {one.high:.1f}</td><td>{one.count:,}</td><td>{percent(one.chance)}</td>"
         f"<td>{percent(one.right)}</td></tr>"
@@ -432,7 +429,7 @@ def _calibration(made: Explanation) -> str:
     return (
         '<h2 id="sure">Calibration: are its probabilities right?</h2>'
         f"<p>Of the predictions with some probability, the share that is right. {_text(sentence)}</p>"
-        f'<div class="two"><div>{panel_svg(panel, "Reliability of the probabilities")}{panel_keys(panel)}</div>'
+        f'<div class="two"><div>{panel_svg(reliability_panel(found))}</div>'
         '<div class="scroll"><table><thead><tr><th>probability</th><th>events</th><th>mean</th><th>right</th></tr>'
         f"</thead><tbody>{rows}</tbody></table></div></div>"
     )

@@ -424,7 +424,8 @@ class Ranked:
 
 
 def finding(groups: Sequence[Ranked], headline: Headline, chance: float | None) -> str:
-    """The best group beside the first one, or beside the next best if it is the first, with Welch's two-sided p."""
+    """The best group beside the first one, or beside the next best if it is the first, with Welch's two-sided p; of
+    three groups, also the value of the third."""
     means = [group.summary.mean for group in groups]
     words = headline.metric.replace("_", " ")
     end = "." if chance is None else f"; chance is {number(chance)}."
@@ -444,4 +445,7 @@ def finding(groups: Sequence[Ranked], headline: Headline, chance: float | None) 
         return f"No difference in {words} is shown {between} ({test}){end}"
     kinds = ("highest", "higher") if headline.higher_is_better else ("lowest", "lower")
     kind = kinds[len(groups) == 2]
+    if len(groups) == 3:
+        (third,) = (group for group in groups if group not in (best, other))
+        end = f"; {third.label} has {third.in_words()}{end}"
     return f"{best.label} has the {kind} {words}, {best.in_words()}; {other.label} has {other.in_words()} ({test}){end}"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from statewise.reporting.figures import STYLE, Drawing, Layer
-from statewise.reporting.plots import fitted, plain_text, png
+from statewise.reporting.plots import fitted, plain_text, png, width_of
 from statewise.runtime.durable import write_atomically
 
 PLAIN, STANDING_OUT = "#20262e", "#d62f2f"
@@ -82,7 +82,9 @@ def drawings_png(drawings: Sequence[Drawing], heading: str = "") -> bytes:
     tall = max(size[1] for size in sizes)
     y_titles = [fitted(drawing.y_title, tall, 8) for drawing in drawings]
     beside = _room(y_titles)
-    cells = [max(3.2, size[0] + beside) for size in sizes]
+    # Texts at the border of a drawing reach out of it by half their width.
+    edge = max((width_of(text.text, 8) / 2 for drawing in drawings for text in drawing.texts), default=0.0)
+    cells = [max(3.2, size[0] + beside + 2 * edge) for size in sizes]
     width = max(sum(cells[at : at + across]) for at in range(0, len(cells), across))
     titles = [fitted(drawing.title, width / across * 0.95, 9) for drawing in drawings]
     x_titles = [fitted(drawing.x_title, width / across - beside - 0.1, 8) for drawing in drawings]
@@ -103,8 +105,10 @@ def drawings_png(drawings: Sequence[Drawing], heading: str = "") -> bytes:
     for place, drawing in enumerate(drawings):
         row, column = divmod(place, across)
         room = width / across
-        corner = (column * room + beside + 0.02, height - top - (row + 1) * (tall + above + under) + under)
-        axes = figure.add_axes((corner[0] / width, corner[1] / height, (room - beside - 0.06) / width, tall / height))
+        corner = (column * room + beside + edge + 0.02, height - top - (row + 1) * (tall + above + under) + under)
+        axes = figure.add_axes(
+            (corner[0] / width, corner[1] / height, (room - beside - 2 * edge - 0.06) / width, tall / height)
+        )
         many = max((len(layer.lines) for layer in drawing.layers), default=1)
         stroke = float(np.clip(45 / np.sqrt(max(1, many)), 0.5, 1.8))
         for layer in drawing.layers:

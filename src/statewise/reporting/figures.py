@@ -333,7 +333,11 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 
 h3 { font-size: .95rem; font-weight: 600; margin: .4rem 0; white-space: pre-line; }
 h1, h2, h3 { overflow-wrap: anywhere; }
 p.note { color: var(--soft); margin: .2rem 0; } p.finding { font-size: 1.1rem; margin: .6rem 0 .9rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; /* with a shadow where there is more to scroll to */
+  background: linear-gradient(to right, var(--back) 40%, transparent) 0 0 / 40px 100% no-repeat local,
+  linear-gradient(to left, var(--back) 40%, transparent) 100% 0 / 40px 100% no-repeat local,
+  linear-gradient(to right, var(--line), transparent) 0 0 / 12px 100% no-repeat,
+  linear-gradient(to left, var(--line), transparent) 100% 0 / 12px 100% no-repeat; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .8rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 thead th { border-bottom: 2px solid var(--ink); }

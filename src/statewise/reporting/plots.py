@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import html
 import io
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,11 @@ DPI = 150
 """Resolution of PNGs: a figure of three plots can be read at half its size."""
 BESIDE = 1.9
 """Largest width in inches of a line of a plot's own legend."""
+MOST_NAMED, ASIDE = 6, 0.9
+"""Names stand at the ends of their lines if there are at most so many, and none moves further from its end than this
+share of its height; else in a legend."""
+AT_THE_END = 0.94
+"""A line ends at the right if it ends behind this share of the axis."""
 HANDLE = 0.75
 """Inches that an entry of a legend takes besides its text."""
 LINE = 0.19
@@ -57,8 +63,11 @@ TIPS_APART = 3.0
 """Least distance of tooltips of one curve, in points."""
 SVG_STYLE = """
 svg.panel { display: block; width: 100%; height: auto; max-width: 560px; }
-svg.panel text { fill: var(--ink) !important; } svg.panel circle { fill: transparent; }
+svg.panel text { fill: var(--ink); } svg.panel circle { fill: transparent; }
 svg.panel circle:hover { stroke: var(--soft); }
+svg.panel [style*="#737373"] { stroke: var(--soft) !important; }
+svg.panel text[style*="#737373"] { fill: var(--soft) !important; stroke: none !important; }
+@media (prefers-color-scheme: dark) { svg.panel text[style*="fill"] { filter: brightness(1.35); } }
 """
 """CSS of `panel_svg`, beside `reporting.figures.STYLE`."""
 BELOW_ALL = "at the lower edge: 0 or less"
@@ -110,8 +119,9 @@ def draw_panels(panels: Sequence[Panel], groups: Mapping[str, Look] = NO_GROUPS,
     """Panels side by side below a heading; small multiples of a panel start a new row and share their y axis.
 
     `groups`: how the lines of each group look. With groups one legend below all plots names them, the labels of lines
-    and the controls, and says what means and bands are; without, each plot has a legend beside it. All texts are broken
-    to the room that they have, and rows are as high as their legends: nothing is cut off or lies on a plot.
+    and the controls, and says what means and bands are; without, names stand at the ends of their lines where they fit,
+    and else in a legend beside the plot. All texts are broken to the room that they have, and rows are as high as their
+    legends: nothing is cut off or lies on a plot.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -134,8 +144,7 @@ def draw_panels(panels: Sequence[Panel], groups: Mapping[str, Look] = NO_GROUPS,
     FigureCanvasAgg(figure)
     firsts: dict[int, Any] = {}
     linear: list[Any] = []
-    named: list[str] = []
-    tallest = 0.0
+    drawn: list[tuple[Any, Panel]] = []
     for place, (number, panel) in ((place, cell) for place, cell in enumerate(cells, 1) if cell):
         axes = figure.add_subplot(down, across, place, sharey=firsts.get(number))
         firsts.setdefault(number, axes)
@@ -148,22 +157,88 @@ def draw_panels(panels: Sequence[Panel], groups: Mapping[str, Look] = NO_GROUPS,
         if (place - 1) % across == 0 or not several:
             axes.set_ylabel(fitted(panel.y_title, height * 0.8, 10))
         axes.set_title(fitted(panel.title, width * 0.85, 11), fontsize=11)
-        handles = dict(zip(*axes.get_legend_handles_labels()[::-1]))
-        if handles and list(handles) != named and len(handles) > 1 and not groups:
-            names = [fitted(name, BESIDE, 10) for name in handles]
-            tallest = max(tallest, LINE * sum(name.count("\n") + 1.2 for name in names))
-            axes.legend(
-                handles.values(), names, frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.01, 0.5)
-            )
-        named = list(handles)
+        drawn.append((axes, scaled))
     for axes in linear:  # once all that share an axis are drawn
         axes.set_ylim(*_widened(*axes.get_ylim()))
+    tallest = 0.0 if groups else _name_lines(drawn, height)
     whole = max(height, tallest + 1.0) * down + _legend(figure, shown, groups, labels, controls)
     if heading:
         figure.suptitle(fitted(heading, width * across * 0.95, 11), fontsize=11)
         whole += LINE * figure.get_suptitle().count("\n")
     figure.set_size_inches(width * across, whole)
     return figure
+
+
+def _name_lines(drawn: Sequence[tuple[Any, Panel]], height: float) -> float:
+    """Names the lines of plots without groups, of plots with the same lines only in the first. Returns the height in
+    inches of the tallest legend."""
+    before: list[str] = []
+    tallest = 0.0
+    for axes, panel in drawn:
+        handles = _to_name(axes, panel)
+        if list(handles) != before and not _at_ends(axes, panel, height):
+            names = [fitted(name, BESIDE, 10) for name in handles]
+            tallest = max(tallest, LINE * sum(name.count("\n") + 1.2 for name in names))
+            axes.legend(
+                handles.values(), names, frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.01, 0.5)
+            )
+        before = list(handles)
+    return tallest
+
+
+def _to_name(axes: Any, panel: Panel) -> dict[str, Any]:
+    """The lines of a plot by their names, if they need any: the only line of a panel does not."""
+    named = dict(zip(*axes.get_legend_handles_labels()[::-1]))
+    return named if len(named) > 1 or any(curve.role == "control" for curve in panel.curves) else {}
+
+
+def _at_ends(axes: Any, panel: Panel, height: float) -> bool:
+    """Writes the names of a plot's lines at their right ends, in their colours, if they fit beside each other, and
+    returns whether they do. `height`: inches of the plot with its titles."""
+    ends = []
+    lines = _to_name(axes, panel)
+    if not lines:
+        return True
+    for name, line in lines.items():
+        points = [(x, y) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True) if math.isfinite(y)]
+        across, up = axes.transLimits.transform(axes.transScale.transform(points[-1])) if points else (0.0, 0.0)
+        if across < AT_THE_END:
+            return False
+        ends.append((float(up), fitted(name, BESIDE, 10), line.get_color()))
+    if len(ends) > MOST_NAMED or any(curve.role == "series" for curve in panel.curves):
+        return False
+    ends.sort(key=lambda end: end[0])
+    heights = [LINE * (name.count("\n") + 1) / (0.75 * height) for _, name, _ in ends]
+    places = _apart([up for up, *_ in ends], heights)
+    for (up, *_), place, tall in zip(ends, places, heights, strict=True):
+        if abs(place - up) > ASIDE * tall or not tall / 2 - 0.1 <= place <= 1.1 - tall / 2:
+            return False
+    for (_, name, colour), place in zip(ends, places, strict=True):
+        axes.annotate(
+            name,
+            (1, place),
+            (6, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="center",
+            fontsize=10,
+            color=colour,
+        )
+    return True
+
+
+def _apart(middles: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """The sorted middles of texts of these heights, moved as little as possible, by least squares, so that none lies on
+    another."""
+    steps = ((one + other) / 2 for one, other in itertools.pairwise(heights))
+    below = list(itertools.accumulate(steps, initial=0.0))
+    blocks: list[list[float]] = []  # isotonic regression: neighbours in the wrong order get their mean
+    for middle, under in zip(middles, below, strict=True):
+        blocks.append([middle - under])
+        while len(blocks) > 1 and sum(blocks[-2]) / len(blocks[-2]) > sum(blocks[-1]) / len(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    means = [sum(block) / len(block) for block in blocks for _ in block]
+    return [mean + under for mean, under in zip(means, below, strict=True)]
 
 
 def _legend(
@@ -193,7 +268,7 @@ def _legend(
         return 0.0
     for key in keys:
         key.set_label(fitted(str(key.get_label()), room - HANDLE - 0.3, 10))
-    widest = max((_inches(line, 10) for key in keys for line in str(key.get_label()).split("\n")), default=0.0)
+    widest = max((width_of(line, 10) for key in keys for line in str(key.get_label()).split("\n")), default=0.0)
     columns = max(1, min(len(keys), int((room - 0.2) / (widest + HANDLE))))
     title = fitted(says, room * 0.95, 9)
     figure.legend(
@@ -225,8 +300,8 @@ def _keys(labels: Sequence[str], controls: Sequence[str]) -> list[Any]:
 
 
 @functools.lru_cache(4096)
-def _inches(text: str, size: float) -> float:
-    """The width of a line of text in a font of `size` points."""
+def width_of(text: str, size: float) -> float:
+    """The width in inches of a line of text in a font of `size` points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -242,12 +317,12 @@ def fitted(text: str, inches: float, size: float) -> str:
         line = ""
         for word in part.split():
             longer = f"{line} {word}" if line else word
-            if _inches(longer, size) <= inches:
+            if width_of(longer, size) <= inches:
                 line = longer
                 continue
             lines += [line] * bool(line)
-            while _inches(word, size) > inches and len(word) > 1:
-                cut = next(at for at in range(len(word) - 1, 0, -1) if at == 1 or _inches(word[:at], size) <= inches)
+            while width_of(word, size) > inches and len(word) > 1:
+                cut = next(at for at in range(len(word) - 1, 0, -1) if at == 1 or width_of(word[:at], size) <= inches)
                 lines.append(word[:cut])
                 word = word[cut:]
             line = word
@@ -303,7 +378,7 @@ def _draw(
     family = [curve for curve in panel.curves if curve.role == "series"]
     if controls is None:
         controls = list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "control"))
-    for curve in panel.curves:
+    for curve in (curve for curve in panel.curves if curve.x):
         look = _look(curve, groups, labels)
         dots = look.marker if len(curve.x) <= FEW_POINTS else None
         if curve.role == "background":
@@ -330,7 +405,7 @@ def _draw(
             label = curve.label if rank in _shown(len(family)) else None
             axes.plot(curve.x, curve.y, color=shade, marker=dots, markersize=3.5, label=label)
         else:
-            style = _style(labels.index(curve.label)) if groups and curve.label else "-"
+            style = _style(labels.index(curve.label)) if curve.label and (groups or not curve.colour) else "-"
             axes.plot(
                 curve.x,
                 curve.y,
@@ -389,8 +464,9 @@ def _control(place: int) -> dict[str, Any]:
 @plain_text
 def panel_svg(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> str:
     """A panel as an SVG element of a page, with the values of points as tooltips, and without what the page shows above
-    it: the panel's title, and the colours of groups. A legend names the labels if there are several, and controls. Its
-    texts take the colour of the page's text by `SVG_STYLE`."""
+    it: the panel's title, and the colours of groups. Names of controls, and of lines without a group, stand at the ends
+    of their lines where they fit, and else in a legend, as do several labels of groups. Texts that have no colour of
+    their own take that of the page's text by `SVG_STYLE`. Without curves, it is an empty frame."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -406,12 +482,15 @@ def panel_svg(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> str:
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        _draw(axes, scaled, groups or {"": Look(COLOURS[0])}, labels, controls)
+        _draw(axes, scaled, groups, labels, controls if groups else None)
         if not scaled.log_y and not panel.shares:
             axes.set_ylim(*_widened(*axes.get_ylim()))
         axes.set_xlabel(fitted(panel.x_title + ("" if lowest is None else f"\n{BELOW_ALL}"), width * 0.85, 10))
         axes.set_ylabel(fitted(panel.y_title, height * 0.8, 10))
-        keys = _keys(labels, controls)
+        if groups and len(labels) > 1:
+            keys = _keys(labels, controls)
+        else:
+            keys = [] if _at_ends(axes, scaled, height) else list(_to_name(axes, scaled).values())
         for key in keys:
             key.set_label(fitted(str(key.get_label()), width - HANDLE - 0.3, 10))
         lines = sum(str(key.get_label()).count("\n") + 1.2 for key in keys)
@@ -425,6 +504,7 @@ def panel_svg(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> str:
     drawn = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     drawn = re.sub(r'^.*?<svg [^>]*?(viewBox="[^"]*")[^>]*>', r"<svg \1>", drawn, count=1, flags=re.DOTALL)
     drawn = drawn.replace("<use xlink:href=", "<use href=")
+    drawn = re.sub(r' id="[^"]*_\d+"', "", drawn)  # those of groups, which a page with several panels would repeat
     name = html.escape(panel.title or panel.y_title)
     head, tail = f'<svg class="panel" role="img" aria-label="{name}" ', "".join(_tips(axes, panel, scaled))
     return f"{head}{drawn.removeprefix('<svg ').rstrip().removesuffix('</svg>')}{tail}</svg>"

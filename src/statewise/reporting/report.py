@@ -50,7 +50,8 @@ table.text .number { text-align: right; overflow-wrap: normal; } table.text td.n
 .number ~ td:not(.number) { min-width: 9.5rem; }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .5em; }
 .key { display: inline-block; margin-right: 1.2em; }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 1rem; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 1rem;
+  align-items: end; }
 .curves > div { min-width: 0; overflow: hidden; }
 .graphs { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: .8rem; }
 figure { margin: 0; } .graphs figure { text-align: center; }

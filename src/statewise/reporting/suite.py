@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from statewise.data_types import Headline
 from statewise.reporting.comparison import Ranked, finding
-from statewise.reporting.figures import STYLE
+from statewise.reporting.figures import STYLE, objective_colour
 from statewise.reporting.members import read_evaluation
 from statewise.reporting.statistics import out_of, significantly_different, summarise
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
@@ -314,7 +314,11 @@ class SuiteReport:
                         "solved": solved(done) if ranks else "-",
                         "failed": failed if ranks else 0,
                         "best": (objective, backbone) in best,
-                        "dots": dots([value for run in done if (value := run.number(metric)) is not None], values),
+                        "dots": dots(
+                            [value for run in done if (value := run.number(metric)) is not None],
+                            values,
+                            objective_colour(objective.partition(" ")[0]),
+                        ),
                     }
                 )
             rows.append((objective, shown))
@@ -366,13 +370,14 @@ def solved(runs: Sequence[SuiteRun]) -> str:
     return out_of(count, len(runs))
 
 
-def dots(values: Sequence[float], scale: Sequence[float]) -> str:
-    """An SVG strip with a dot for each value, on the common scale; empty if all values are equal."""
+def dots(values: Sequence[float], scale: Sequence[float], colour: str) -> str:
+    """An SVG strip with a dot of this colour for each value, on the common scale; empty if all values are equal."""
     if not values or min(scale) == max(scale):
         return ""
     low, span = min(scale), max(scale) - min(scale)
     marks = "".join(f'<circle cx="{6 + 108 * (value - low) / span:.1f}" cy="7" r="3.5"/>' for value in values)
-    return f'<svg width="120" height="14"><line x1="6" y1="7" x2="114" y2="7"/>{marks}</svg>'
+    line = '<line x1="6" y1="7" x2="114" y2="7"/>'
+    return f'<svg width="120" height="14" fill="{colour}" aria-hidden="true">{line}{marks}</svg>'
 
 
 PAGE = """<!doctype html>
@@ -383,9 +388,9 @@ h2 { margin-bottom: .4rem; } .scroll + p.note { margin-top: 1.2rem; }
 th, td { padding: .3rem .6rem; text-align: left; }
 .best { font-weight: 600; } .failed { color: var(--wrong); }
 .number { text-align: right; } td.message { white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
-svg line { stroke: var(--line); } svg circle { fill: #3b7fd0; fill-opacity: .65; }
+svg { display: block; } svg line { stroke: var(--soft); stroke-opacity: .5; } svg circle { fill-opacity: .75; }
 .scroll td:first-child, .scroll th:first-child { position: sticky; left: 0; background: var(--back); }
-small { color: var(--soft); }
+small { color: var(--soft); display: block; } td.run { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
 </style></head><body>
 <h1>{{ title }}</h1>
 {% for recipe, text in findings.items() %}<p class="finding">{% if findings | length > 1 %}<b>{{ recipe }}</b>:
@@ -400,7 +405,7 @@ small { color: var(--soft); }
 <span{% if cell.best %} class="best"{% endif %}>{{ cell.text }}</span>
 {% if cell.solved != "-" %}<small>solved {{ cell.solved }}</small>{% endif %}
 {% if cell.failed %}<span class="failed">{{ cell.failed }} failed</span>{% endif %}
-{% if cell.dots %}<br>{{ cell.dots | safe }}{% endif %}</td>{% endfor %}</tr>
+{{ cell.dots | safe }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>{% endfor %}{% endfor %}
 <h2>Each run</h2>
 {% set kinds = {"seed": "number", "value": "number", "minutes": "number"} %}
@@ -408,7 +413,8 @@ small { color: var(--soft); }
 {% endfor %}</tr></thead><tbody>
 {% for row in rows %}{% set failed = row[4] == "failed" %}<tr{% if failed %} class="failed"{% endif %}>
 {% for cell in row %}{% set name = header[loop.index0] %}
-<td class="{{ kinds.get(name, "") }}{% if name == "message" and cell %}message{% endif %}">{{ cell }}</td>
+{% set long = name == "run" or name == "message" and cell %}
+<td class="{{ kinds.get(name, "") }}{% if long %}{{ name }}{% endif %}">{{ cell }}</td>
 {% endfor %}</tr>
 {% endfor %}</tbody></table></div>
 {% if runs_note %}<p class="note">{{ runs_note }}</p>{% endif %}

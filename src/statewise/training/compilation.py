@@ -72,4 +72,4 @@ class CompiledBlocks:
             yield
         finally:
             for block in self.blocks:
-                del block.forward  # type: ignore[attr-defined]  # shows that of the class again
+                del block.forward  # the method of the class is there again

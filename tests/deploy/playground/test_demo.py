@@ -22,7 +22,7 @@ def test_shipped_models_load_and_are_at_chance_or_solve_the_branch(name, least, 
 
 
 def test_the_recorded_page_shows_these_models_at_the_branch():
-    star, beliefs = demo.recorded()["groups"]
+    star, beliefs, city = demo.recorded()["groups"]
     assert [model["name"] for model in star["models"]] == list(demo.MODELS)
     first = [one["traces"] for one in star["recordings"]]
     for name, sure in (("next-token", False), ("next-latent", True), ("belief-state", True)):
@@ -32,6 +32,9 @@ def test_the_recorded_page_shows_these_models_at_the_branch():
     quality = {model["name"]: model["reading"]["quality"] for model in beliefs["models"]}
     assert quality["RRXOR, untrained"] < 0.5 < quality["RRXOR, next-token"] < 0.95 < quality["RRXOR, next-latent"]
     assert quality["Mess3, untrained"] > 0.9
+    crossing = {model["name"]: model["reading"]["quality"] for model in city["models"]}
+    assert crossing["untrained"] < 0.5 < 0.7 < crossing["trained"]
+    assert all(trace["scene"]["streets"] for one in city["recordings"] for trace in one["traces"].values())
     assert b"Star graph" in page(demo.recorded())
 
 

@@ -323,6 +323,11 @@ class Observer:
         """(t,) the prompt of a held-out sequence."""
         return self._examples.tokens[row, : self.prompt_length(row)]
 
+    def rest(self, row: int) -> list[int]:
+        """What follows the prompt in the held-out sequence."""
+        tokens: list[int] = self._examples.tokens[row, self.prompt_length(row) : self._examples.lengths[row]].tolist()
+        return tokens
+
     def __len__(self) -> int:
         """The number of held-out sequences."""
         return len(self._examples)

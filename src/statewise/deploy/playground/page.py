@@ -106,9 +106,10 @@ def by_task(models: Sequence[Served]) -> list[list[Served]]:
     return list(groups.values())
 
 
-def record(models: Sequence[Served], num: int, seed: int, *, first: bool = False) -> dict[str, Any]:
+def record(models: Sequence[Served], num: int, seed: int, *, first: bool = False, given: int = 0) -> dict[str, Any]:
     """Descriptions of the models, and traces of `num` held-out prompts, drawn with `seed` from those that all models
-    can read, or the `first` ones: JSON values for `page`. Raises `ValueError` if they can read none."""
+    can read, or the `first` ones: JSON values for `page`. The models complete the prompts, or only read them and the
+    `given` number of tokens that follow in the held-out sequences. Raises `ValueError` if they can read none."""
     with torch.inference_mode():
         observers = [Observer(served) for served in models]
         one, context = observers[0], min(served.context for served in models)
@@ -123,7 +124,9 @@ def record(models: Sequence[Served], num: int, seed: int, *, first: bool = False
         for row in rows:
             prompt = one.held_out(row)
             limit = min(one.limit(row), context - len(prompt))
-            wanted = TraceRequest(prompt, limit=limit, temperature=one.temperature, seed=seed)
+            forced = one.rest(row)[: min(given, limit)]
+            limit = len(forced) if given else limit
+            wanted = TraceRequest(prompt, forced, limit=limit, temperature=one.temperature, seed=seed)
             traces = {observer.served.name: _traced(observer, wanted).as_json() for observer in observers}
             recordings.append({"prompt": one.task.decode(wanted.prompt), "traces": traces})
         described = []
