@@ -1,0 +1,110 @@
+"""Learns schemas from logs that leave arguments out.
+
+First the arguments are found (`arguments`, from states; `registers`, from actions alone); then schemas are learned from
+the log with all arguments as from any other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Unpack
+
+from statewise.runtime.messages import counted
+from statewise.strips.exact.frame import SECONDS, Clock, Options
+from statewise.strips.implicit.arguments import Explicit, with_arguments
+from statewise.strips.implicit.nothing_there import Absence, absences, with_absences
+from statewise.strips.model.heads import EVIDENCE
+from statewise.strips.model.learned import alone, claim, write_model
+from statewise.strips.model.schemas import LiftedModel, Schema
+from statewise.strips.model.states import Observed
+from statewise.strips.observed.hidden import saved
+from statewise.strips.observed.learning import learn_observed
+
+__all__ = ["learn_implicit"]
+
+
+def learn_implicit(
+    observed: Observed,
+    *,
+    hidden: bool = True,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    **options: Unpack[Options],
+) -> LiftedModel:
+    """Learns schemas from traces whose actions, written `schema object object`, leave out arguments that the state
+    determines: `up`, or `sail l1` for sailing from wherever the ferry is.
+
+    `observed`: the traces with states before the actions, complete for some predicates; `hidden`: also look for
+    predicates that no state shows. Only valid actions are read. The schemas have the arguments that were left out after
+    the others. `report["implicit"]` says what determines each, `report["bounds"]` what is certain of the schemas.
+    `folder`: where the model is written, over an earlier one with `overwrite`; without what the traces show, so that
+    `check` decides nothing by it.
+
+    Raises `ValueError` if states do not determine the arguments of an action, and what `learn_observed` raises;
+    `FileExistsError` if the folder holds anything else, `BlockingIOError` if another process learns into it."""
+    with alone(folder):
+        if folder is not None:
+            claim(folder, overwrite, resumes=False)
+        model, explicit = _learned(observed, hidden, options)
+        if folder is not None:
+            write_model(
+                folder, model.ground(explicit.observed.traces.actions), model.report, schemas=model.schemas
+            )
+    return model
+
+
+def _learned(observed: Observed, hidden: bool, options: Options) -> tuple[LiftedModel, Explicit]:
+    say = options.get("progress", lambda text: None)
+    clock = Clock(options.get("seconds", SECONDS), options.get("stop", lambda: False))
+    explicit = with_arguments(observed, clock.has_time, say)
+    count = sum(map(len, explicit.left_out.values()))
+    say(f"{counted(count, 'argument')} left out; learning from {counted(len(explicit.observed.traces), 'trace')}")
+    used = {
+        (query.predicate, at)
+        for some in explicit.left_out.values()
+        for each in some
+        for query in each.definition
+        if query.negated
+        for at, place in enumerate(query.places)
+        if place == -1
+    }
+    chosen = _worth(explicit.observed, absences(explicit.observed), used, clock)
+    shown = with_absences(explicit.observed, chosen)
+    left: Options = {**options, "seconds": max(clock.left(), min(1.0, clock.seconds))}
+    model = learn_observed(shown, hidden=hidden, **left)
+    report: dict[str, Any] = model.report
+    report["implicit"] = {
+        **explicit.report(),
+        "nothing_there": {each.name: [each.predicate, each.place] for each in chosen},
+        "negatives_unused": sum(observed.traces.labels),
+    }
+    report["chosen"] = f"{observed.count} states were observed, which determine what actions leave out"
+    report["seconds"] = round(clock.seconds - clock.left(), 2) if clock.left() else report["seconds"]
+    report["unfinished"] = list(dict.fromkeys([*clock.cut, *report["unfinished"]]))
+    return model, explicit
+
+
+def _worth(
+    observed: Observed, candidates: list[Absence], used: set[tuple[str, int]], clock: Clock
+) -> list[Absence]:
+    """The absences that define arguments, and those that forbid enough to be worth their description."""
+    if not candidates:
+        return []
+    left = max(clock.left(), min(1.0, clock.seconds))
+    model = learn_observed(with_absences(observed, candidates), hidden=False, seconds=left, stop=clock.stop)
+    kept = [each for each in candidates if (each.predicate, each.place) in used]
+    for each in candidates:
+        if each in kept or not clock.has_time():
+            continue
+        mine = {one.name for one in (*kept, each)}
+        others = {one.name for one in candidates} - mine
+        schemas = {name: _without(schema, others) for name, schema in model.schemas.items()}
+        size = sum(literal[0] == each.name for schema in schemas.values() for part in schema.parts for literal in part)
+        if size and saved(schemas, each.name, observed, clock) >= EVIDENCE * size:
+            kept.append(each)
+    return kept
+
+
+def _without(schema: Schema, predicates: set[str]) -> Schema:
+    parts = [frozenset(literal for literal in part if literal[0] not in predicates) for part in schema.parts]
+    return Schema(*parts, constants=schema.constants, arity=schema.arity)
