@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
-from statewise.runtime.json_files import COUNT, TEXT, Leaf, Shape, check
+from statewise.runtime.json_files import COUNT, TEXT, Leaf, Shape, check, read_json
 from statewise.strips.implicit.arguments import Argument, resolved
 from statewise.strips.implicit.terms import ANY, ASKED, Facts, Query
+from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import Schema, arguments, ground_model
 from statewise.strips.model.states import State
 from statewise.strips.trace_data.domains import Domain
+
+__all__ = ["compared_with"]
 
 STATES = 300
 """The number of states of the domain in which arguments are compared."""
@@ -33,10 +37,7 @@ _QUERY = Leaf(
         and isinstance(value[2], bool)
     ),
 )
-IMPLICIT: Shape = {
-    "shown": {...: COUNT},
-    "arguments": {...: [{"queries": [_QUERY], "needed_by": TEXT}]},
-}
+IMPLICIT: Shape = {"shown": {...: COUNT}, "arguments": {...: [{"queries": [_QUERY], "needed_by": TEXT}]}}
 """What is read of `report["implicit"]`."""
 
 
@@ -57,6 +58,19 @@ def left_out(implicit: Mapping[str, Any], source: str = "report") -> tuple[dict[
             if not each.definition or max(place for query in each.definition for place in query.places) >= count + at:
                 raise ValueError(f"{source}: damaged: argument {count + at + 1} of {schema!r} is not defined")
     return content["shown"], found
+
+
+def compared_with(folder: str | Path, domain: Domain) -> ActionModel | None:
+    """The schemas of a learned folder as a model of the domain's ground actions, if the log left arguments out; None
+    otherwise. Raises what `compared` raises."""
+    schemas = read_schemas(folder)
+    path = Path(folder) / "report.json"
+    if schemas is None or not path.is_file():
+        return None
+    implicit = read_json(path, {}).get("implicit")
+    if not isinstance(implicit, dict):
+        return None
+    return compared(schemas, implicit, domain, str(path))
 
 
 def compared(

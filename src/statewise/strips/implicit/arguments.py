@@ -7,7 +7,7 @@ only preconditions need is an argument if what it forbids is worth its descripti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import log2
@@ -16,7 +16,7 @@ from typing import Any
 from statewise.runtime.messages import counted
 from statewise.strips.implicit.terms import Definition, Facts, Objects, Search, Sorts, Term
 from statewise.strips.model.heads import EVIDENCE
-from statewise.strips.model.schemas import arguments
+from statewise.strips.model.schemas import Literal, arguments
 from statewise.strips.model.states import Observed, State
 from statewise.strips.model.traces import Traces
 
@@ -90,9 +90,7 @@ class _Occurrence:
 
 
 def with_arguments(
-    observed: Observed,
-    has_time: Callable[[], bool] = lambda: True,
-    say: Callable[[str], None] = lambda text: None,
+    observed: Observed, has_time: Callable[[], bool] = lambda: True, say: Callable[[str], None] = lambda text: None
 ) -> Explicit:
     """Finds the arguments that the actions of a log leave out, from its states.
 
@@ -105,12 +103,11 @@ def with_arguments(
             "(--states full or auto)"
         )
     observed = observed.valid_only()
-    split: dict[str, tuple[str, ...]] = {}
     shown = _shown(observed.traces)
     predicates = {name: count for name, count in observed.predicates.items() if name in observed.complete}
-    sorts = _sorts(observed, split)
-    facts = [_facts(observed, place, sorts, split) for place in range(len(observed.traces))]
-    occurrences = _occurrences(observed, facts, split, shown)
+    sorts = _sorts(observed)
+    facts = facts_of(observed)
+    occurrences = _occurrences(observed, facts, shown)
     found: dict[str, list[Argument]] = {}
     for number, (schema, some) in enumerate(occurrences.items(), 1):
         say(f"arguments of {schema}: schema {number} of {len(occurrences)}, {counted(len(some), 'occurrence')}")
@@ -139,47 +136,39 @@ def _shown(traces: Traces) -> dict[str, int]:
     return shown
 
 
-def _sorts(observed: Observed, split: dict[str, tuple[str, ...]]) -> Sorts:
+def _sorts(observed: Observed) -> Sorts:
     places: dict[tuple[tuple[str, str, int], str], None] = {}
     for name in observed.traces.actions:
         schema, objects = arguments(name)
         places.update({(("action", schema, at), one): None for at, one in enumerate(objects)})
     for name in {name for states in observed.states for state in states if state for name in state.true}:
-        predicate, *named = split.setdefault(name, tuple(name.split()))
-        places.update({(("atom", predicate, at), one): None for at, one in enumerate(named)})
+        predicate, objects = arguments(name)
+        places.update({(("atom", predicate, at), one): None for at, one in enumerate(objects)})
     return Sorts(places)
 
 
-def _facts(
-    observed: Observed, place: int, sorts: Sorts, split: dict[str, tuple[str, ...]]
-) -> list[Facts | None]:
-    """The states of a trace, with the objects that the trace names."""
-    named = {one for at in observed.traces.rows[place] for one in arguments(observed.traces.actions[at])[1]}
-    for state in observed.states[place]:
-        for name in state.true if state else ():
-            named.update(split[name][1:])
-    objects: dict[tuple[str, int], Objects] = {
-        (predicate, at): frozenset(
-            one for one in named if sorts.of[one] == sorts.of.get(("atom", predicate, at), -1)
-        )
-        for predicate, arity in observed.predicates.items()
-        for at in range(arity)
-    }
-    known: dict[State, Facts] = {}
-    facts: list[Facts | None] = []
-    for state in observed.states[place]:
-        if state is not None and state not in known:
-            true = frozenset(name for name in state.true if split[name][0] in observed.complete)
-            known[state] = Facts(State(true), objects, split)
-        facts.append(None if state is None else known[state])
-    return facts
+def facts_of(observed: Observed) -> list[list[Facts | None]]:
+    """The states of each trace, with the objects that the trace names, for queries; atoms of complete predicates."""
+    split: dict[str, tuple[str, ...]] = {}
+    sorts = _sorts(observed)
+    columns = [(name, at) for name, arity in observed.predicates.items() for at in range(arity)]
+    found = []
+    for row, states in zip(observed.traces.rows, observed.states):
+        true = {
+            state: [name for name in state.true if name.split()[0] in observed.complete] for state in states if state
+        }
+        named = {one for at in row for one in arguments(observed.traces.actions[at])[1]}
+        named |= {one for state in true for name in state.true for one in arguments(name)[1]}
+        objects: dict[tuple[str, int], Objects] = {
+            each: frozenset(one for one in named if sorts.of[one] == sorts.of.get(("atom", *each))) for each in columns
+        }
+        facts = {state: Facts(State(frozenset(names)), objects, split) for state, names in true.items()}
+        found.append([None if state is None else facts[state] for state in states])
+    return found
 
 
 def _occurrences(
-    observed: Observed,
-    facts: Sequence[Sequence[Facts | None]],
-    split: Mapping[str, tuple[str, ...]],
-    shown: Mapping[str, int],
+    observed: Observed, facts: Sequence[Sequence[Facts | None]], shown: Mapping[str, int]
 ) -> dict[str, list[_Occurrence]]:
     found: dict[str, list[_Occurrence]] = {schema: [] for schema in shown}
     for place, row in enumerate(observed.traces.rows):
@@ -192,16 +181,14 @@ def _occurrences(
             changed: frozenset[str] = frozenset()
             example = ""
             if one is not None and other is not None:
-                atoms = [name for name in one.true ^ other.true if split[name][0] in observed.complete]
-                changed = frozenset(each for name in atoms for each in split[name][1:]) - {*objects}
-                example = min((name for name in atoms if changed & {*split[name][1:]}), default="")
+                atoms = [name for name in one.true ^ other.true if name.split()[0] in observed.complete]
+                changed = frozenset(each for name in atoms for each in arguments(name)[1]) - {*objects}
+                example = min((name for name in atoms if changed.intersection(arguments(name)[1])), default="")
             found[schema].append(_Occurrence(place, objects, before, changed, example))
     return found
 
 
-def _chosen(
-    terms: Sequence[Term], arity: int, occurrences: Sequence[_Occurrence], schema: str
-) -> dict[int, str]:
+def _chosen(terms: Sequence[Term], arity: int, occurrences: Sequence[_Occurrence], schema: str) -> dict[int, str]:
     """The terms that effects need, with those that define them: the fewest that name all objects that change."""
     missing = [set(each.changed) for each in occurrences]
     chosen: list[int] = []
@@ -226,9 +213,9 @@ def _chosen(
         if lacking - common:  # objects of all changes can be constants of the schema
             what = " ".join((schema, *each.objects))
             raise ValueError(
-                f"{what!r} changes the atom {each.example!r}, but neither the action nor the state before it determines "
-                f"{min(lacking - common)!r}: an implicit argument must be the only object for which an observed atom "
-                "is true. Give states with more predicates, or actions with more arguments"
+                f"{what!r} changes the atom {each.example!r}, but neither the action nor the state before it "
+                f"determines {min(lacking - common)!r}: an implicit argument must be the only object for which an "
+                "observed atom is true. Give states with more predicates, or actions with more arguments"
             )
     for at in reversed(chosen):
         rest = [other for other in chosen if other != at]
@@ -290,15 +277,15 @@ def _with_preconditions(
     """The arguments of a schema: the chosen terms, and those that preconditions need."""
     others = [at for at in range(arity, len(terms)) if at not in chosen]
     if others and occurrences:
-        places = _places(occurrences, facts)
+        places = places_of(facts, [(each.trace, each.objects) for each in occurrences])
         for at in others:
             more = _closed(terms, arity, {**chosen, at: "precondition"})
             if at in chosen or len(more) == len(chosen):
                 continue
             before = _literals(terms, [*range(arity), *chosen], occurrences, predicates)
             after = _literals(terms, [*range(arity), *more], occurrences, predicates)
-            allowed = _allowed(places, _as_arguments(terms, arity, chosen), before)
-            free = _allowed(allowed, _as_arguments(terms, arity, more), after)
+            allowed = allowed_of(places, _as_arguments(terms, arity, chosen), before)
+            free = allowed_of(allowed, _as_arguments(terms, arity, more), after)
             if free and len(free) < len(allowed):
                 saved = len(occurrences) * log2(len(allowed) / len(free))
                 if saved >= EVIDENCE * (len(after) - len(before)):
@@ -309,23 +296,23 @@ def _with_preconditions(
 Place = tuple[Facts, tuple[str, ...]]
 
 
-def _places(occurrences: Sequence[_Occurrence], facts: Sequence[Sequence[Facts | None]]) -> list[Place]:
-    """The states of each trace with the arguments that the schema has in this trace; some, if there are many."""
+def places_of(
+    facts: Sequence[Sequence[Facts | None]], occurrences: Sequence[tuple[int, tuple[str, ...]]]
+) -> list[Place]:
+    """The states of each trace with the arguments that a log names of a schema in this trace; some, if there are many.
+    `occurrences`: the number of the trace, and the arguments."""
     of_trace: dict[int, dict[tuple[str, ...], None]] = {}
-    for each in occurrences:
-        of_trace.setdefault(each.trace, {})[each.objects] = None
+    for trace, objects in occurrences:
+        of_trace.setdefault(trace, {})[objects] = None
     found = [
         (state, objects) for trace, some in of_trace.items() for state in facts[trace] if state for objects in some
     ]
-    return found[:: -(-len(found) // MOST_PLACES)]
-
-
-Atom = tuple[str, tuple[int, ...]]
+    return found[:: max(1, -(-len(found) // MOST_PLACES))]
 
 
 def _literals(
     terms: Sequence[Term], kept: Sequence[int], occurrences: Sequence[_Occurrence], predicates: Mapping[str, int]
-) -> list[Atom]:
+) -> list[Literal]:
     """The atoms over these terms that are true before every occurrence, with terms numbered as in `kept`."""
     found = []
     for predicate, arity in predicates.items():
@@ -338,7 +325,7 @@ def _literals(
     return found
 
 
-def _allowed(places: Sequence[Place], some: Sequence[Argument], literals: Sequence[Atom]) -> list[Place]:
+def allowed_of(places: Sequence[Place], some: Sequence[Argument], literals: Collection[Literal]) -> list[Place]:
     """The places where the arguments are determined, and the atoms true."""
     kept = []
     for facts, objects in places:

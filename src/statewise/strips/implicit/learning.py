@@ -6,18 +6,18 @@ the log with all arguments as from any other.
 
 from __future__ import annotations
 
+from math import log2
 from pathlib import Path
 from typing import Any, Unpack
 
 from statewise.runtime.messages import counted
 from statewise.strips.exact.frame import SECONDS, Clock, Options
-from statewise.strips.implicit.arguments import Explicit, with_arguments
+from statewise.strips.implicit.arguments import Explicit, allowed_of, facts_of, places_of, with_arguments
 from statewise.strips.implicit.nothing_there import Absence, absences, with_absences
 from statewise.strips.model.heads import EVIDENCE
 from statewise.strips.model.learned import alone, claim, write_model
-from statewise.strips.model.schemas import LiftedModel, Schema
+from statewise.strips.model.schemas import LiftedModel, arguments
 from statewise.strips.model.states import Observed
-from statewise.strips.observed.hidden import saved
 from statewise.strips.observed.learning import learn_observed
 
 __all__ = ["learn_implicit"]
@@ -47,9 +47,7 @@ def learn_implicit(
             claim(folder, overwrite, resumes=False)
         model, explicit = _learned(observed, hidden, options)
         if folder is not None:
-            write_model(
-                folder, model.ground(explicit.observed.traces.actions), model.report, schemas=model.schemas
-            )
+            write_model(folder, model.ground(explicit.observed.traces.actions), model.report, schemas=model.schemas)
     return model
 
 
@@ -68,7 +66,7 @@ def _learned(observed: Observed, hidden: bool, options: Options) -> tuple[Lifted
         for at, place in enumerate(query.places)
         if place == -1
     }
-    chosen = _worth(explicit.observed, absences(explicit.observed), used, clock)
+    chosen = _worth(explicit, used, clock)
     shown = with_absences(explicit.observed, chosen)
     left: Options = {**options, "seconds": max(clock.left(), min(1.0, clock.seconds))}
     model = learn_observed(shown, hidden=hidden, **left)
@@ -84,27 +82,36 @@ def _learned(observed: Observed, hidden: bool, options: Options) -> tuple[Lifted
     return model, explicit
 
 
-def _worth(
-    observed: Observed, candidates: list[Absence], used: set[tuple[str, int]], clock: Clock
-) -> list[Absence]:
-    """The absences that define arguments, and those that forbid enough to be worth their description."""
-    if not candidates:
-        return []
-    left = max(clock.left(), min(1.0, clock.seconds))
-    model = learn_observed(with_absences(observed, candidates), hidden=False, seconds=left, stop=clock.stop)
+def _worth(explicit: Explicit, used: set[tuple[str, int]], clock: Clock) -> list[Absence]:
+    """The absences that define arguments, and those that forbid enough to be worth their description, as preconditions
+    that only some terms need are judged (`arguments`)."""
+    candidates = absences(explicit.observed)
     kept = [each for each in candidates if (each.predicate, each.place) in used]
+    if len(kept) == len(candidates):
+        return kept
+    shown = with_absences(explicit.observed, candidates)
+    left = max(clock.left(), min(1.0, clock.seconds))
+    model = learn_observed(shown, hidden=False, seconds=left, stop=clock.stop)
+    facts = facts_of(shown)
+    occurrences: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+    for trace, row in enumerate(shown.traces.rows):
+        for schema, objects in (arguments(shown.traces.actions[at]) for at in row):
+            occurrences.setdefault(schema, []).append((trace, objects[: explicit.shown[schema]]))
+    places = {schema: places_of(facts, some) for schema, some in occurrences.items()}
     for each in candidates:
         if each in kept or not clock.has_time():
             continue
-        mine = {one.name for one in (*kept, each)}
-        others = {one.name for one in candidates} - mine
-        schemas = {name: _without(schema, others) for name, schema in model.schemas.items()}
-        size = sum(literal[0] == each.name for schema in schemas.values() for part in schema.parts for literal in part)
-        if size and saved(schemas, each.name, observed, clock) >= EVIDENCE * size:
+        others = {one.name for one in candidates} - {one.name for one in kept}
+        bits, size = 0.0, 0
+        for schema, some in occurrences.items():
+            learned = model.schemas[schema]
+            size += sum(literal[0] == each.name for part in learned.parts for literal in part)
+            pre = {literal for literal in learned.pre if literal[0] not in others}
+            mine = {literal for literal in learned.pre if literal[0] == each.name}
+            if mine:
+                allowed = allowed_of(places[schema], explicit.left_out[schema], pre)
+                free = allowed_of(allowed, explicit.left_out[schema], mine)
+                bits += len(some) * log2(len(allowed) / len(free)) if free else 0.0
+        if size and bits >= EVIDENCE * size:
             kept.append(each)
     return kept
-
-
-def _without(schema: Schema, predicates: set[str]) -> Schema:
-    parts = [frozenset(literal for literal in part if literal[0] not in predicates) for part in schema.parts]
-    return Schema(*parts, constants=schema.constants, arity=schema.arity)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from itertools import pairwise
 from typing import NamedTuple
 
 from statewise.strips.model.schemas import arguments
@@ -80,9 +81,7 @@ def _extended(state: State, objects_of: dict[Absence, set[str]]) -> State:
 
 def _of_sort(observed: Observed, one: Absence) -> set[str]:
     """The objects that occur at the place of an absence in any state."""
-    return {
-        atom[one.place] for states in observed.states for state in states for atom in _atoms(state, one.predicate)
-    }
+    return {atom[one.place] for states in observed.states for state in states for atom in _atoms(state, one.predicate)}
 
 
 def _only(observed: Observed, predicate: str) -> Observed:
@@ -108,7 +107,7 @@ def _changing(observed: Observed) -> frozenset[str]:
     return frozenset(
         name.split()[0]
         for states in observed.states
-        for one, other in zip(states, states[1:])
+        for one, other in pairwise(states)
         if one is not None and other is not None
         for name in one.true ^ other.true
     )

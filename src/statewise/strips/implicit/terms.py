@@ -139,7 +139,9 @@ class Sorts:
         for place, one in places:
             self._parent[self._root(place)] = self._root(one)
         numbers: dict[object, int] = {}
-        self.of: dict[object, int] = {key: numbers.setdefault(self._root(key), len(numbers)) for key in list(self._parent)}
+        self.of: dict[object, int] = {
+            key: numbers.setdefault(self._root(key), len(numbers)) for key in list(self._parent)
+        }
         """The sort of each place, and of each object."""
 
     def _root(self, key: object) -> object:
@@ -165,9 +167,7 @@ class Search:
         """`before`: the states before the occurrences of the action; `objects`: its arguments there. `predicates` that
         states list completely, with their numbers of arguments."""
         self.predicates, self.sorts, self.before, self.has_time = predicates, sorts, before, has_time
-        self.terms = [
-            Term(tuple(each[at] for each in objects), sorts.of["action", schema, at]) for at in range(arity)
-        ]
+        self.terms = [Term(tuple(each[at] for each in objects), sorts.of["action", schema, at]) for at in range(arity)]
         """The arguments, and after them the terms that were found; a definition names only earlier ones."""
         self.arity = arity
         self._tried: set[Query] = set()

@@ -359,9 +359,7 @@ DIRECTIONS = ("up", "down", "left", "right")
 
 FAMILIES = {
     "simple": Family(simple, {}, "simple"),
-    "blocksworld": Family(
-        blocksworld, {"BLOCKS": 1}, "blocksworld:3", {"putdown": (), "stack": (1,), "unstack": (0,)}
-    ),
+    "blocksworld": Family(blocksworld, {"BLOCKS": 1}, "blocksworld:3", {"putdown": (), "stack": (1,), "unstack": (0,)}),
     "ferry": Family(ferry, {"PORTS": 2, "CARS": 1}, "ferry:2x1", {"sail": (1,), "board": (0,), "debark": ()}),
     "gripper": Family(gripper, {"BALLS": 1}, "gripper:2", {"move": (1,), "pick": (0, 2), "drop": (2,)}),
     "hanoi": Family(hanoi, {"DISCS": 1}, "hanoi:3", {"move": (0, 2)}),
