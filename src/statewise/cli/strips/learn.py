@@ -238,10 +238,8 @@ def _left_out(report: dict[str, Any]) -> None:
     implicit = report["implicit"]
     some = {schema: each for schema, each in implicit["arguments"].items() if each}
     for number, (schema, each) in enumerate(some.items()):
-        texts = [
-            f"x{implicit['shown'][schema] + at + 1} is what {one['definition']} says" for at, one in enumerate(each)
-        ]
-        _entry("" if number else "left out", f"{schema}: {'; '.join(texts)}")
+        names = " ".join(f"x{at + 1}" for at in range(implicit["shown"][schema] + len(each)))
+        _entry("" if number else "left out", f"{schema} {names}: {'; '.join(one['definition'] for one in each)}")
     if not some:
         _entry("left out", "no argument was found that the log leaves out")
     for name, (predicate, place) in implicit["nothing_there"].items():
