@@ -237,6 +237,8 @@ def _left_out(report: dict[str, Any]) -> None:
         return
     implicit = report["implicit"]
     some = {schema: each for schema, each in implicit["arguments"].items() if each}
+    if "registers" in implicit:
+        _entry("", "chosen from actions alone: give states for arguments that are determined")
     for number, (schema, each) in enumerate(some.items()):
         names = " ".join(f"x{at + 1}" for at in range(implicit["shown"][schema] + len(each)))
         _entry("" if number else "left out", f"{schema} {names}: {'; '.join(one['definition'] for one in each)}")

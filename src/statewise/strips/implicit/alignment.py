@@ -13,17 +13,22 @@ from typing import Any
 
 from statewise.runtime.json_files import COUNT, TEXT, Leaf, Shape, check, read_json
 from statewise.strips.implicit.arguments import Argument, resolved
+from statewise.strips.implicit.registers import Memory, Registers
 from statewise.strips.implicit.terms import ANY, ASKED, Facts, Query
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.model import ActionModel
 from statewise.strips.model.schemas import Schema, arguments, ground_model
 from statewise.strips.model.states import State
 from statewise.strips.trace_data.domains import Domain
+from statewise.strips.trace_data.implicit_logs import named_arguments
+from statewise.strips.trace_data.random_traces import traces
 
 __all__ = ["compared_with"]
 
 STATES = 300
 """The number of states of the domain in which arguments are compared."""
+WALKS, LENGTH = 50, 30
+"""The walks in which they are compared where they come from actions alone, and their most actions."""
 
 _QUERY = Leaf(
     "a predicate, its places, and whether it is negated",
@@ -80,28 +85,76 @@ def compared(
 
     Raises `ValueError` if a schema is missing, if the states of the domain do not determine an argument, or if one is
     no argument of the domain's action."""
-    shown, some = left_out(implicit, source)
     model = domain.model
-    occurrences: dict[str, list[tuple[tuple[str, ...], Facts]]] = {}
-    split: dict[str, tuple[str, ...]] = {}
-    objects = _objects(model)
-    states = domain.some_states(STATES)
-    for true in states:
-        facts = Facts(State(frozenset(model.spelled(true))), objects, split)
-        for name, action in zip(model.names, model.actions):
-            if not action.pre & ~true:
-                schema, named = arguments(name)
-                occurrences.setdefault(schema, []).append((named, facts))
-    places = {schema: _places(schema, each, shown, some) for schema, each in occurrences.items()}
+    if "registers" in implicit:
+        places = _places_of_registers(implicit, domain, source)
+    else:
+        shown, some = left_out(implicit, source)
+        places = {schema: _places(schema, each, shown, some) for schema, each in _occurrences(domain).items()}
     ground = []
     for name in model.names:
         schema, named = arguments(name)
         if schema not in schemas:
             raise ValueError(f"the log had no action {schema!r}, which {domain.name} has")
         if schema not in places:
-            raise ValueError(f"no action {schema!r} is possible in {len(states)} states of {domain.name}")
+            raise ValueError(f"no action {schema!r} is possible in {STATES} states of {domain.name}")
         ground.append((name, schemas[schema], tuple(named[at] for at in places[schema])))
     return ground_model(ground)
+
+
+def _occurrences(domain: Domain) -> dict[str, list[tuple[tuple[str, ...], Facts]]]:
+    """The objects of the actions of each schema that are applicable in some states, with these."""
+    model = domain.model
+    split: dict[str, tuple[str, ...]] = {}
+    objects = _objects(model)
+    found: dict[str, list[tuple[tuple[str, ...], Facts]]] = {}
+    for true in domain.some_states(STATES):
+        facts = Facts(State(frozenset(model.spelled(true))), objects, split)
+        for name, action in zip(model.names, model.actions):
+            if not action.pre & ~true:
+                schema, named = arguments(name)
+                found.setdefault(schema, []).append((named, facts))
+    return found
+
+
+def _places_of_registers(implicit: Mapping[str, Any], domain: Domain, source: str) -> dict[str, tuple[int, ...]]:
+    """Which argument of the domain's action each learned argument is, where registers hold those that are left out."""
+    shown = check(dict(implicit), {"shown": {...: COUNT}}, f"{source}: its implicit arguments")["shown"]
+    registers = Registers.of_plain(shown, implicit["registers"], source)
+    named = named_arguments(domain)
+    found: dict[str, list[set[int]]] = {}
+    walks = traces(domain, WALKS, LENGTH, 0, negatives=0.0, start="both")
+    for row in walks.rows:
+        memory = Memory(registers)
+        for at in row:
+            schema, objects = arguments(walks.actions[at])
+            places = tuple(named.get(schema, range(len(objects))))
+            if shown.get(schema) != len(places):
+                raise ValueError(
+                    f"a log of {domain.name} names {len(places)} arguments of {schema!r}, not those learned"
+                )
+            label = [objects[place] for place in places]
+            every = memory.resolved(schema, label)
+            memory.after(schema, label, every)
+            if every is not None:
+                equal = [{place for place, one in enumerate(objects) if one == value} for value in every]
+                equal[: len(places)] = [{place} for place in places]
+                before = found.get(schema, equal)
+                found[schema] = [one & other for one, other in zip(before, equal)]
+    chosen = {}
+    for schema, each in found.items():
+        distinct = _distinct(each)
+        if distinct is None:
+            raise _others(schema)
+        chosen[schema] = distinct
+    return chosen
+
+
+def _others(schema: str) -> ValueError:
+    return ValueError(
+        f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: the domain does "
+        "not determine them, or determines other objects"
+    )
 
 
 def _objects(model: ActionModel) -> dict[tuple[str, int], frozenset[str]]:
@@ -139,10 +192,7 @@ def _places(
             return chosen
         if found == []:
             return ()
-    raise ValueError(
-        f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: some state of "
-        "the domain does not determine them, or determines other objects"
-    )
+    raise _others(schema)
 
 
 def _distinct(choices: Sequence[set[int]]) -> tuple[int, ...] | None:

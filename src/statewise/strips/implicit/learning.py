@@ -6,14 +6,18 @@ the log with all arguments as from any other.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from math import log2
 from pathlib import Path
 from typing import Any, Unpack
 
 from statewise.runtime.messages import counted
 from statewise.strips.exact.frame import SECONDS, Clock, Options
+from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.implicit.arguments import Explicit, allowed_of, facts_of, places_of, with_arguments
 from statewise.strips.implicit.nothing_there import Absence, absences, with_absences
+from statewise.strips.implicit.registers import as_traces, explicit_rows, registers_of
 from statewise.strips.model.heads import EVIDENCE
 from statewise.strips.model.learned import alone, claim, write_model
 from statewise.strips.model.schemas import LiftedModel, arguments
@@ -21,6 +25,9 @@ from statewise.strips.model.states import Observed
 from statewise.strips.observed.learning import learn_observed
 
 __all__ = ["learn_implicit"]
+
+FOR_ARGUMENTS = 3 / 4
+"""The share of the time for finding arguments from actions alone."""
 
 
 def learn_implicit(
@@ -35,7 +42,8 @@ def learn_implicit(
     determines: `up`, or `sail l1` for sailing from wherever the ferry is.
 
     `observed`: the traces with states before the actions, complete for some predicates; `hidden`: also look for
-    predicates that no state shows. Only valid actions are read. The schemas have the arguments that were left out after
+    predicates that no state shows. Without any state, arguments are looked for among the objects that earlier actions
+    named (`registers`): those that predict the log best, which is no proof. Only valid actions are read. The schemas have the arguments that were left out after
     the others. `report["implicit"]` says what determines each, `report["bounds"]` what is certain of the schemas.
     `folder`: where the model is written, over an earlier one with `overwrite`; without what the traces show, so that
     `check` decides nothing by it.
@@ -45,13 +53,44 @@ def learn_implicit(
     with alone(folder):
         if folder is not None:
             claim(folder, overwrite, resumes=False)
-        model, explicit = _learned(observed, hidden, options)
+        model, actions = (_from_states if observed.count else _from_actions)(observed, hidden, options)
         if folder is not None:
-            write_model(folder, model.ground(explicit.observed.traces.actions), model.report, schemas=model.schemas)
+            write_model(folder, model.ground(actions), model.report, schemas=model.schemas)
     return model
 
 
-def _learned(observed: Observed, hidden: bool, options: Options) -> tuple[LiftedModel, Explicit]:
+def _from_actions(observed: Observed, hidden: bool, options: Options) -> tuple[LiftedModel, Sequence[str]]:
+    """The schemas, and the ground actions of the log with all arguments."""
+    clock = Clock(options.get("seconds", SECONDS), options.get("stop", lambda: False))
+    traces = observed.traces.valid_only()
+    # learning needs time, too
+    search = Clock(clock.seconds * FOR_ARGUMENTS, clock.stop)
+    registers = registers_of(traces, search, options.get("progress", lambda text: None))
+    rows, origin, counts = explicit_rows(traces, registers)
+    explicit = as_traces(rows, origin, traces)
+    left: Options = {**options, "seconds": max(clock.left(), min(1.0, clock.seconds))}
+    model = learn_lifted_exact(explicit, **left)
+    report: dict[str, Any] = model.report
+    report["implicit"] = {
+        "shown": registers.shown,
+        "arguments": {
+            schema: [{"definition": registers.as_text(schema, at)} for at in range(len(registers.of(schema)))]
+            for schema in registers.shown
+        },
+        "registers": registers.as_plain(),
+        "unresolved": sum(count - known for known, count in counts.values()),
+        "unseen": [],
+        "nothing_there": {},
+        "negatives_unused": sum(observed.traces.labels),
+    }
+    report["chosen"] = "actions alone; the arguments are those that predict the log best, which is no proof"
+    report["seconds"] = round(time.monotonic() - clock.begun, 2)
+    report["unfinished"] = list(dict.fromkeys([*search.cut, *report["unfinished"]]))
+    return model, explicit.actions
+
+
+def _from_states(observed: Observed, hidden: bool, options: Options) -> tuple[LiftedModel, Sequence[str]]:
+    """The schemas, and the ground actions of the log with all arguments."""
     say = options.get("progress", lambda text: None)
     clock = Clock(options.get("seconds", SECONDS), options.get("stop", lambda: False))
     explicit = with_arguments(observed, clock.has_time, say)
@@ -77,9 +116,9 @@ def _learned(observed: Observed, hidden: bool, options: Options) -> tuple[Lifted
         "negatives_unused": sum(observed.traces.labels),
     }
     report["chosen"] = f"{observed.count} states were observed, which determine what actions leave out"
-    report["seconds"] = round(clock.seconds - clock.left(), 2) if clock.left() else report["seconds"]
+    report["seconds"] = round(time.monotonic() - clock.begun, 2)
     report["unfinished"] = list(dict.fromkeys([*clock.cut, *report["unfinished"]]))
-    return model, explicit
+    return model, explicit.observed.traces.actions
 
 
 def _worth(explicit: Explicit, used: set[tuple[str, int]], clock: Clock) -> list[Absence]:
