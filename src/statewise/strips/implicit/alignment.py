@@ -130,9 +130,7 @@ def _places_of_registers(implicit: Mapping[str, Any], domain: Domain, source: st
             schema, objects = arguments(walks.actions[at])
             places = tuple(named.get(schema, range(len(objects))))
             if shown.get(schema) != len(places):
-                raise ValueError(
-                    f"a log of {domain.name} names {len(places)} arguments of {schema!r}, not those learned"
-                )
+                raise ValueError(f"a log of {domain.name} names other arguments of {schema!r} than those learned")
             label = [objects[place] for place in places]
             every = memory.resolved(schema, label)
             memory.after(schema, label, every)
@@ -152,8 +150,8 @@ def _places_of_registers(implicit: Mapping[str, Any], domain: Domain, source: st
 
 def _others(schema: str) -> ValueError:
     return ValueError(
-        f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: the domain does "
-        "not determine them, or determines other objects"
+        f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: the domain "
+        "does not determine them, or determines other objects"
     )
 
 

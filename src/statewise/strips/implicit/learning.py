@@ -43,10 +43,10 @@ def learn_implicit(
 
     `observed`: the traces with states before the actions, complete for some predicates; `hidden`: also look for
     predicates that no state shows. Without any state, arguments are looked for among the objects that earlier actions
-    named (`registers`): those that predict the log best, which is no proof. Only valid actions are read. The schemas have the arguments that were left out after
-    the others. `report["implicit"]` says what determines each, `report["bounds"]` what is certain of the schemas.
-    `folder`: where the model is written, over an earlier one with `overwrite`; without what the traces show, so that
-    `check` decides nothing by it.
+    named (`registers`): those that predict the log best, which is no proof. Only valid actions are read. The schemas
+    have the arguments that were left out after the others. `report["implicit"]` says what determines each,
+    `report["bounds"]` what is certain of the schemas. `folder`: where the model is written, over an earlier one with
+    `overwrite`; without what the traces show, so that `check` decides nothing by it.
 
     Raises `ValueError` if states do not determine the arguments of an action, and what `learn_observed` raises;
     `FileExistsError` if the folder holds anything else, `BlockingIOError` if another process learns into it."""

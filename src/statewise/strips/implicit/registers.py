@@ -1,8 +1,9 @@
 """Arguments that a log leaves out, from the actions alone.
 
 Without states, an argument can only be an object that earlier actions named: `board c0` happens where the ferry is,
-that is, at the port that the last `sail l1` named. A *register* holds such an object, or one for each object that is its
-key: `unstack b1` takes b1 off the block on which it was last stacked. Slots of actions set it, other actions read it.
+that is, at the port that the last `sail l1` named. A *register* holds such an object, or one for each object that is
+its key: `unstack b1` takes b1 off the block on which it was last stacked. Slots of actions set it, other actions read
+it.
 
 Which registers there are is decided by how well the schemas that are learned with their arguments predict the log: the
 bits to name each action among those that the schemas allow, and those to describe the registers (minimum description
@@ -422,7 +423,7 @@ class _Search:
 
 
 def without_argument(of: Registers, schema: str, at: int) -> Registers | None:
-    """Without one of the arguments that the log leaves out of a schema; None if another one, or a register, needs it."""
+    """Without one of the arguments that the log leaves out of a schema; None if another one or a register needs it."""
     gone = of.shown[schema] + at
     reads = of.of(schema)
     if any(gone in read.key for read in reads):
