@@ -122,6 +122,9 @@ def run(words: list[str]) -> int:
             "--lifted always finds the number of predicates and pools them: omit --atoms, --pool and --no-pool"
         )
 
+    if options.implicit_arguments:
+        _refuse_unsuited(options, trained)
+
     from statewise.strips import Settings
 
     settings = Settings(
@@ -171,7 +174,7 @@ def run(words: list[str]) -> int:
             file=sys.stderr,
         )
     if options.implicit_arguments:
-        return _implicit(options, trained, observed, hidden=reading != "full")
+        return _implicit(options, observed, hidden=reading != "full")
     from statewise.strips import learn, learn_schemas
 
     names = read_named(options.names_from, observed) if options.names_from else None
@@ -199,8 +202,8 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _implicit(options: argparse.Namespace, trained: Sequence[str], observed: Observed, *, hidden: bool) -> int:
-    """Learns from a log that leaves arguments out."""
+def _refuse_unsuited(options: argparse.Namespace, trained: Sequence[str]) -> None:
+    """Refuses options that do not suit a log that leaves arguments out."""
     unsuited = [
         *trained,
         *(
@@ -212,6 +215,10 @@ def _implicit(options: argparse.Namespace, trained: Sequence[str], observed: Obs
     ]
     if unsuited:
         raise ValueError(f"--implicit-arguments reads a log as noise-free and by itself: omit {', '.join(unsuited)}")
+
+
+def _implicit(options: argparse.Namespace, observed: Observed, *, hidden: bool) -> int:
+    """Learns from a log that leaves arguments out."""
     from statewise.strips import learn_implicit
 
     with interruptible() as stop:

@@ -72,10 +72,10 @@ def compared_with(folder: str | Path, domain: Domain) -> ActionModel | None:
     path = Path(folder) / "report.json"
     if schemas is None or not path.is_file():
         return None
-    implicit = read_json(path, {}).get("implicit")
-    if not isinstance(implicit, dict):
-        return None
-    return compared(schemas, implicit, domain, str(path))
+    report = read_json(path, {})
+    return (
+        compared(schemas, check(report["implicit"], {}, str(path)), domain, str(path)) if "implicit" in report else None
+    )
 
 
 def compared(
@@ -175,6 +175,13 @@ def _places(
     if schema not in shown:
         return ()
     arity, count = len(occurrences[0][0]), shown[schema]
+    known = {
+        (name, len(objects)) for _, facts in occurrences for name, atoms in facts.atoms.items() for objects in atoms
+    }
+    if any(
+        (query.predicate, len(query.places)) not in known for each in some.get(schema, ()) for query in each.definition
+    ):
+        raise _others(schema)
     for named in permutations(range(arity), count):
         found: list[set[int]] | None = None
         for objects, facts in occurrences:
