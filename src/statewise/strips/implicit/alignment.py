@@ -17,7 +17,7 @@ from statewise.strips.implicit.registers import Memory, Registers
 from statewise.strips.implicit.terms import ANY, ASKED, Facts, Query
 from statewise.strips.model.learned import read_schemas
 from statewise.strips.model.model import ActionModel
-from statewise.strips.model.schemas import Schema, arguments, ground_model
+from statewise.strips.model.schemas import LiftedModel, Schema, arguments, ground_model
 from statewise.strips.model.states import State
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.trace_data.implicit_logs import named_arguments
@@ -65,17 +65,18 @@ def left_out(implicit: Mapping[str, Any], source: str = "report") -> tuple[dict[
     return content["shown"], found
 
 
-def compared_with(folder: str | Path, domain: Domain) -> ActionModel | None:
-    """The schemas of a learned folder as a model of the domain's ground actions, if the log left arguments out; None
-    otherwise. Raises what `compared` raises."""
-    schemas = read_schemas(folder)
-    path = Path(folder) / "report.json"
-    if schemas is None or not path.is_file():
+def compared_with(learned: str | Path | LiftedModel, domain: Domain) -> ActionModel | None:
+    """Learned schemas, or those of a folder, as a model of the domain's ground actions, if the log left arguments out;
+    None otherwise. Raises what `compared` raises."""
+    if isinstance(learned, LiftedModel):
+        implicit = learned.report.get("implicit")
+        return None if implicit is None else compared(learned.schemas, implicit, domain)
+    schemas = read_schemas(learned)
+    path = Path(learned) / "report.json"
+    report = read_json(path, {}) if schemas is not None and path.is_file() else {}
+    if schemas is None or "implicit" not in report:
         return None
-    report = read_json(path, {})
-    return (
-        compared(schemas, check(report["implicit"], {}, str(path)), domain, str(path)) if "implicit" in report else None
-    )
+    return compared(schemas, check(report["implicit"], {}, str(path)), domain, str(path))
 
 
 def compared(

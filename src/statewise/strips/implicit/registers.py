@@ -314,19 +314,26 @@ class _Search:
     clock: Clock
     say: Callable[[str], None]
     sorts: Mapping[tuple[str, int], int]
+    learned: dict[tuple[tuple[str, ...], ...], tuple[dict[str, Schema], frozenset[tuple[str, int]]]] = field(
+        default_factory=dict
+    )
+    """The schemas of logs with all arguments, and their functional places: many registers make the same log."""
 
     def cost(self, of: Registers) -> float:
         """The bits of the log with these registers; infinite if a schema has no arguments to learn from."""
         rows, origin, counts = explicit_rows(self.traces, of)
         if any(known < RESOLVED * all_ for known, all_ in counts.values()):
             return float("inf")
-        learned = learn_lifted_exact(
-            as_traces(rows[:MOST_LEARNED], origin[:MOST_LEARNED], self.traces),
-            seconds=max(1.0, min(10.0, self.clock.left())),
-            stop=self.clock.stop,
-        )
+        key = tuple(map(tuple, rows))
+        if key not in self.learned:
+            schemas = learn_lifted_exact(
+                as_traces(rows[:MOST_LEARNED], origin[:MOST_LEARNED], self.traces),
+                seconds=max(1.0, min(10.0, self.clock.left())),
+                stop=self.clock.stop,
+            ).schemas
+            self.learned[key] = schemas, functional(schemas, rows)
         size = sum(map(len, of.reads.values())) + sum(len(each.setters) for each in of.registers)
-        return bits(self.traces, of, learned.schemas, functional(learned.schemas, rows)) + PER_PART * size
+        return bits(self.traces, of, *self.learned[key]) + PER_PART * size
 
     def sort(self, of: Registers, schema: str, at: int) -> int:
         count = of.shown[schema]
