@@ -45,7 +45,7 @@ def run(words: list[str]) -> int:
         "  statewise strips learn train.csv --method neural --restarts 10 --out learned/\n"
         "  statewise strips learn train.csv --lifted --out learned/  # any size\n"
         "  statewise strips learn trajectories/ --lifted --out learned/  # with states\n"
-        "  statewise strips learn moves.jsonl --implicit-arguments --out learned/  # up, down, ...",
+        "  statewise strips learn moves.jsonl --implicit-arguments --out m/  # up, down",
     )
     parser.add_argument(
         "traces",
