@@ -91,7 +91,7 @@ def _from_actions(observed: Observed, hidden: bool, options: Options) -> tuple[L
 
 def _from_states(observed: Observed, hidden: bool, options: Options) -> tuple[LiftedModel, Sequence[str]]:
     """The schemas, and the ground actions of the log with all arguments."""
-    say = options.get("progress", lambda text: None)
+    say = options.get("progress") or _silent
     clock = Clock(options.get("seconds", SECONDS), options.get("stop", lambda: False))
     explicit = with_arguments(observed, clock.has_time, say)
     count = sum(map(len, explicit.left_out.values()))
@@ -119,6 +119,10 @@ def _from_states(observed: Observed, hidden: bool, options: Options) -> tuple[Li
     report["seconds"] = round(time.monotonic() - clock.begun, 2)
     report["unfinished"] = list(dict.fromkeys([*clock.cut, *report["unfinished"]]))
     return model, explicit.observed.traces.actions
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
 
 
 def _worth(explicit: Explicit, used: set[tuple[str, int]], clock: Clock) -> list[Absence]:
