@@ -288,7 +288,8 @@ def _with_preconditions(
             free = allowed_of(allowed, _as_arguments(terms, arity, more), after)
             if free and len(free) < len(allowed):
                 saved = len(occurrences) * log2(len(allowed) / len(free))
-                if saved >= EVIDENCE * (len(after) - len(before)):
+                size = len(after) - len(before) + len(more) - len(chosen)
+                if saved >= EVIDENCE * size + log2(len(others)):  # one of many saves some bits by chance
                     chosen = more
     return _as_arguments(terms, arity, chosen)
 
