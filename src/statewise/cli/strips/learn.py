@@ -244,13 +244,13 @@ def _left_out(report: dict[str, Any]) -> None:
         return
     implicit = report["implicit"]
     some = {schema: each for schema, each in implicit["arguments"].items() if each}
-    if "registers" in implicit:
-        _entry("", "chosen from actions alone: give states for arguments that are determined")
     for number, (schema, each) in enumerate(some.items()):
         names = " ".join(f"x{at + 1}" for at in range(implicit["shown"][schema] + len(each)))
         _entry("" if number else "left out", f"{schema} {names}: {'; '.join(one['definition'] for one in each)}")
     if not some:
         _entry("left out", "no argument was found that the log leaves out")
+    if "registers" in implicit:
+        _entry("chosen", "from actions alone: they predict the log best, which is no proof. States show them")
     for name, (predicate, place) in implicit["nothing_there"].items():
         _entry("absence", f"{name} x is true if no atom of {predicate} has x as argument {place + 1}")
     if implicit["unresolved"]:
