@@ -1,8 +1,8 @@
 """STRIPS world models from action traces: a wing for AI planning, which imports only `runtime` and `reporting`.
 
-Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `observed`, `rivals`,
-`asking`, `planning`, `write`, `amlgym`. Above them `methods` and `hybrid` choose and combine the ways to learn, and
-`extracting` asks a predictor of actions what it implies.
+Its rooms, from the ground up: `model`, `trace_data`, `pddl`, `verification`, `neural`, `exact`, `observed`, `implicit`,
+`rivals`, `asking`, `planning`, `write`, `amlgym`. Above them `methods` and `hybrid` choose and combine the ways to
+learn, and `extracting` asks a predictor of actions what it implies.
 
 This is the public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from statewise.strips.extracting import Extracted as Extracted
     from statewise.strips.extracting import extract as extract
     from statewise.strips.hybrid import learn_hybrid as learn_hybrid
+    from statewise.strips.implicit.alignment import compared_with as compared_with
+    from statewise.strips.implicit.learning import learn_implicit as learn_implicit
     from statewise.strips.methods import METHODS as METHODS
     from statewise.strips.methods import learn as learn
     from statewise.strips.methods import learn_schemas as learn_schemas
@@ -84,6 +86,10 @@ if TYPE_CHECKING:
     from statewise.strips.trace_data.domains import Domain as Domain
     from statewise.strips.trace_data.domains import domain as domain
     from statewise.strips.trace_data.domains import domain_usage as domain_usage
+    from statewise.strips.trace_data.implicit_logs import implicit_log as implicit_log
+    from statewise.strips.trace_data.implicit_logs import named_arguments as named_arguments
+    from statewise.strips.trace_data.implicit_logs import with_states as with_states
+    from statewise.strips.trace_data.implicit_logs import write_observed as write_observed
     from statewise.strips.trace_data.random_traces import SPLITS as SPLITS
     from statewise.strips.trace_data.random_traces import traces as traces
     from statewise.strips.trace_data.random_traces import with_noise as with_noise
@@ -120,6 +126,8 @@ PUBLIC = {
     "exact.symmetry": ("symmetric",),
     "extracting": ("Acceptance", "ActionPredictor", "Extracted", "extract"),
     "hybrid": ("learn_hybrid",),
+    "implicit.alignment": ("compared_with",),
+    "implicit.learning": ("learn_implicit",),
     "methods": ("METHODS", "learn", "learn_schemas"),
     "model.learned": ("PICTURES", "PICTURE_SIGNS", "Learned", "read_learned_model", "read_schemas"),
     "model.model": ("ActionModel", "Atoms"),
@@ -137,6 +145,7 @@ PUBLIC = {
     "planning.plans": ("Plan", "certain_plan", "certain_steps", "plan"),
     "rivals.locm": ("learn_locm",),
     "trace_data.domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
+    "trace_data.implicit_logs": ("implicit_log", "named_arguments", "with_states", "write_observed"),
     "trace_data.random_traces": ("SPLITS", "traces", "with_noise"),
     "trace_data.state_files": ("read_observed",),
     "trace_data.trace_files": ("read_traces", "write_traces"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ from statewise.runtime.arguments import Parser, above, at_least, with_flags
 from statewise.runtime.messages import counted, say, say_in_place
 
 if TYPE_CHECKING:
+    import argparse
+
     import numpy as np
 
     from statewise.cli.strips.sources import StatesRead
-    from statewise.strips import Learned, LiftedModel
+    from statewise.strips import Learned, LiftedModel, Observed
 
 QUESTIONS = 3
 """The largest number of open questions that are shown."""
@@ -42,7 +44,8 @@ def run(words: list[str]) -> int:
         "  statewise strips learn plans.txt --positive-only --out learned/\n"
         "  statewise strips learn train.csv --method neural --restarts 10 --out learned/\n"
         "  statewise strips learn train.csv --lifted --out learned/  # any size\n"
-        "  statewise strips learn trajectories/ --lifted --out learned/  # with states",
+        "  statewise strips learn trajectories/ --lifted --out learned/  # with states\n"
+        "  statewise strips learn moves.jsonl --implicit-arguments --out m/  # up, down",
     )
     parser.add_argument(
         "traces",
@@ -64,6 +67,11 @@ def run(words: list[str]) -> int:
         "effects are not read",
     )
     add_ignore_states(parser)
+    parser.add_argument(
+        "--implicit-arguments",
+        action="store_true",
+        help="actions leave out arguments that the state determines, as `up` does; learn schemas with all of them",
+    )
     parser.add_argument(
         "--answers",
         metavar="FILE",
@@ -114,6 +122,9 @@ def run(words: list[str]) -> int:
             "--lifted always finds the number of predicates and pools them: omit --atoms, --pool and --no-pool"
         )
 
+    if options.implicit_arguments:
+        _refuse_unsuited(options, trained)
+
     from statewise.strips import Settings
 
     settings = Settings(
@@ -162,6 +173,8 @@ def run(words: list[str]) -> int:
             f"{symmetries.used} symmetries used, {symmetries.refused} contradicted by the traces: {len(traces)} traces",
             file=sys.stderr,
         )
+    if options.implicit_arguments:
+        return _implicit(options, observed, hidden=reading != "full")
     from statewise.strips import learn, learn_schemas
 
     names = read_named(options.names_from, observed) if options.names_from else None
@@ -189,6 +202,65 @@ def run(words: list[str]) -> int:
     return 0
 
 
+def _refuse_unsuited(options: argparse.Namespace, trained: Sequence[str]) -> None:
+    """Refuses options that do not suit a log that leaves arguments out."""
+    unsuited = [
+        *trained,
+        *(
+            f"--{name.replace('_', '-')}"
+            for name in ("names_from", "answers", "symmetry", "noise")
+            if getattr(options, name)
+        ),
+        *(["--method"] if options.method != "auto" else []),
+    ]
+    if unsuited:
+        raise ValueError(f"--implicit-arguments reads a log as noise-free and by itself: omit {', '.join(unsuited)}")
+
+
+def _implicit(options: argparse.Namespace, observed: Observed, *, hidden: bool) -> int:
+    """Learns from a log that leaves arguments out."""
+    from statewise.strips import learn_implicit
+
+    with interruptible() as stop:
+        learned = learn_implicit(
+            observed,
+            hidden=hidden,
+            folder=Path(options.out),
+            overwrite=options.overwrite,
+            stop=stop,
+            progress=_say,
+            **({} if options.seconds is None else {"seconds": options.seconds}),
+        )
+    _show_model(learned)
+    _unfinished(learned.report, Path(options.out))
+    say(f"{learned.report['seconds']:.1f} s; wrote {options.out}")
+    _nothing_learned(learned.report, True)
+    return 0
+
+
+def _left_out(report: dict[str, Any]) -> None:
+    """The arguments that the log left out, and what determines them."""
+    if "implicit" not in report:
+        return
+    implicit = report["implicit"]
+    some = {schema: each for schema, each in implicit["arguments"].items() if each}
+    for number, (schema, each) in enumerate(some.items()):
+        names = " ".join(f"x{at + 1}" for at in range(implicit["shown"][schema] + len(each)))
+        _entry("" if number else "left out", f"{schema} {names}: {'; '.join(one['definition'] for one in each)}")
+    if not some:
+        _entry("left out", "no argument was found that the log leaves out")
+    if "registers" in implicit:
+        _entry("chosen", "from actions alone: they predict the log best, which is no proof. States show them")
+    for name, (predicate, place) in implicit["nothing_there"].items():
+        _entry("absence", f"{name} x is true if no atom of {predicate} has x as argument {place + 1}")
+    if implicit["unresolved"]:
+        _entry(
+            "unknown", f"{counted(implicit['unresolved'], 'action')} whose arguments are not known: not learned from"
+        )
+    if implicit["negatives_unused"]:
+        _entry("unused", f"{counted(implicit['negatives_unused'], 'invalid action')}: only valid actions are read")
+
+
 def _show_model(learned: Learned | LiftedModel) -> None:
     from statewise.strips import Learned, model_table
 
@@ -207,6 +279,7 @@ def _show_model(learned: Learned | LiftedModel) -> None:
         show(report)
         _states(report)
     else:
+        _left_out(report)
         _states(report)
         if report["method"] == "locm":
             _locm(report)

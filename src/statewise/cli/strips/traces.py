@@ -27,8 +27,16 @@ def run(words: list[str]) -> int:
     parser.add_argument("--problem", metavar="FILE", help="its PDDL problem, with objects and initial state")
     parser.add_argument("--num", type=at_least(1), required=True, help="number of traces")
     parser.add_argument("--max-length", type=at_least(1), default=20, help="maximum actions per trace (default: 20)")
+    parser.add_argument("--negatives", type=float, help="share of traces that end in an invalid action (default: 0.8)")
     parser.add_argument(
-        "--negatives", type=float, default=0.8, help="share of traces that end in an invalid action (default: 0.8)"
+        "--states",
+        metavar="PREDICATES",
+        help="also write the states, as JSON lines: the atoms of these predicates, separated by commas, or all",
+    )
+    parser.add_argument(
+        "--implicit",
+        action="store_true",
+        help="leave out the arguments that the state determines; of the known domains, and without negatives",
     )
     parser.add_argument(
         "--split",
@@ -58,7 +66,26 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import read_world
-    from statewise.strips import traces, with_noise, write_traces
+    from statewise.strips import (
+        implicit_log,
+        named_arguments,
+        traces,
+        with_noise,
+        with_states,
+        write_observed,
+        write_traces,
+    )
+
+    special = [flag for flag, given in (("--states", options.states), ("--implicit", options.implicit)) if given]
+    if special and options.noise:
+        raise ValueError(f"{special[0]} is for traces without noise: omit --noise")
+    if options.implicit and options.negatives:
+        raise ValueError(
+            "--implicit leaves out arguments, so whether an action is impossible cannot be said: omit --negatives"
+        )
+    if options.states is not None and not options.out.endswith((".jsonl", ".json")):
+        raise ValueError(f"states are written as JSON lines: give an --out that ends in .jsonl, not {options.out}")
+    negatives = 0.0 if options.implicit else 0.8 if options.negatives is None else options.negatives
 
     with claimed_file(Path(options.out), options.overwrite) as scratch:
         world = read_world(options.name, (options.domain, options.problem))
@@ -67,14 +94,23 @@ def run(words: list[str]) -> int:
             options.num,
             options.max_length,
             options.seed,
-            negatives=options.negatives,
+            negatives=negatives,
             split=options.split,
             start=options.start,
             aimed=options.aimed,
         )
         if options.noise:
             drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)
-        write_traces(drawn, scratch)
+        if special:
+            shown = [name.strip() for name in (options.states or "").split(",")]
+            observed = with_states(world, drawn, None if "all" in shown else shown if options.states else ())
+            if options.implicit:
+                observed = implicit_log(observed, named_arguments(world))
+            drawn = observed.traces
+            if options.states:
+                write_observed(observed, scratch)
+        if not options.states:
+            write_traces(drawn, scratch)
     say(
         f"{world.name}: {len(world.model.atoms)} atoms, {len(drawn.actions)} actions\n"
         f"wrote {len(drawn)} traces ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "

@@ -51,16 +51,17 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import is_domain, model_of, read_model, read_reference
-    from statewise.strips import before_simplification, ground, verify
+    from statewise.strips import Domain, before_simplification, compared_with, ground, verify
 
     alone = is_domain(options.against)  # has neither objects nor initial states of its own
     if alone and (options.real_states or options.drawn_only):
         raise ValueError(f"{options.against} has no initial state: give a problem, too, as DOMAIN.pddl,PROBLEM.pddl")
     reference = read_reference(options.against, read_model(options.model).names if alone else None)
     names = model_of(reference).names
-    learned = read_model(options.model, names)
     place = Path(options.model)
-    before = before_simplification(place, names) if place.is_dir() else None
+    implicit = compared_with(place, reference) if place.is_dir() and isinstance(reference, Domain) else None
+    learned = implicit or read_model(options.model, names)
+    before = before_simplification(place, names) if place.is_dir() and implicit is None else None
     if before is not None:
         learned = ground(before, names)  # accepts the same traces, and proofs by pairs of atoms are easier
     verdict = verify(
@@ -74,6 +75,8 @@ def run(words: list[str]) -> int:
     if options.json:
         say(printable(dataclasses.asdict(verdict)))
         return CODES[verdict.outcome]
+    if implicit is not None:
+        say("arguments that the log left out are compared with those of the domain that the same objects are")
     proven = f"; proven for {verdict.proven}" if verdict.proven is not None else ""
     say(f"{verdict.outcome} ({verdict.notion}; {verdict.states} states, {verdict.seconds:.2f} s){proven}")
     if before is not None:

@@ -72,7 +72,7 @@ def read_seen(folder: str | Path, constants: str | None = None) -> Seen:
     if seen is None:
         raise ValueError(
             f"{folder} has no {SEEN_FILE}: either `strips learn` did not write this folder, or the training traces "
-            "contradicted each other, so that nothing is certain"
+            "contradicted each other or left arguments out, so that nothing is certain"
         )
     if constants is None:
         return seen

@@ -7,8 +7,8 @@ A domain is an action model and the full states in which its traces may start. G
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations, product
 
@@ -277,6 +277,58 @@ def satellite(satellites: int, directions: int) -> tuple[list[str], Effects, lis
     return atoms, actions, [start]
 
 
+def npuzzle(rows: int, columns: int) -> tuple[list[str], Effects, list[list[str]]]:
+    """The sliding-tile puzzle by directions: the tile above the empty cell moves down, and so on."""
+    cells, steps = _directions(rows, columns)
+    names = [f"t{number}" for number in range(1, len(cells))]
+    beside = [f"{verb}-of {y} {x}" for verb, x, y in steps]
+    actions = GroundActions()
+    for tile, (verb, x, y) in product(names, steps):
+        before, after = [f"at {tile} {x}", f"empty {y}"], [f"at {tile} {y}", f"empty {x}"]
+        actions[f"{verb} {tile} {x} {y}"] = ([*before, f"{verb}-of {y} {x}"], after, before)
+    atoms = [f"at {tile} {x}" for tile in names for x in cells] + [f"empty {x}" for x in cells] + beside
+    return atoms, actions, [[f"empty {cells[0]}", *(f"at {t} {x}" for t, x in zip(names, cells[1:])), *beside]]
+
+
+def grid(rows: int, columns: int) -> tuple[list[str], Effects, list[list[str]]]:
+    """A robot on a grid, by directions."""
+    cells, steps = _directions(rows, columns)
+    beside = [f"{verb}-of {y} {x}" for verb, x, y in steps]
+    actions = GroundActions()
+    for verb, x, y in steps:
+        actions[f"{verb} {x} {y}"] = ([f"at {x}", f"{verb}-of {y} {x}"], [f"at {y}"], [f"at {x}"])
+    return [*(f"at {x}" for x in cells), *beside], actions, [[f"at {cells[0]}", *beside]]
+
+
+def sokoban(rows: int, columns: int) -> tuple[list[str], Effects, list[list[str]]]:
+    """A robot that walks on a grid and pushes two boxes, by directions. A cell is clear if no box is there."""
+    cells, steps = _directions(rows, columns)
+    boxes, start = ["box1", "box2"], [cells[columns + 1], cells[columns + 2]]
+    beside = [f"{verb}-of {y} {x}" for verb, x, y in steps]
+    actions = GroundActions()
+    for verb, x, y in steps:
+        actions[f"move-{verb} {x} {y}"] = (
+            [f"robot {x}", f"clear {y}", f"{verb}-of {y} {x}"], [f"robot {y}"], [f"robot {x}"],
+        )  # fmt: skip
+        for box, z in ((box, z) for box in boxes for other, from_, z in steps if (other, from_) == (verb, y)):
+            before, after = [f"robot {x}", f"at {box} {y}", f"clear {z}"], [f"robot {y}", f"at {box} {z}", f"clear {y}"]
+            actions[f"push-{verb} {box} {x} {y} {z}"] = (
+                [*before, f"{verb}-of {y} {x}", f"{verb}-of {z} {y}"], after, before,
+            )  # fmt: skip
+    atoms = [f"{what} {x}" for what in ("robot", "clear", *(f"at {box}" for box in boxes)) for x in cells] + beside
+    lies = [f"at {box} {x}" for box, x in zip(boxes, start)]
+    free = [f"clear {x}" for x in cells if x not in start]
+    return atoms, actions, [[f"robot {cells[0]}", *lies, *free, *beside]]
+
+
+def _directions(rows: int, columns: int) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """The cells of a grid, and the directions from each to its neighbours: `up` goes from a cell to the one above."""
+    cells, steps = _grid(rows, columns)
+    place = {cell: tuple(map(int, cell[1:].split("-"))) for cell in cells}
+    verbs = {(-1, 0): "up", (1, 0): "down", (0, -1): "left", (0, 1): "right"}
+    return cells, [(verbs[place[y][0] - place[x][0], place[y][1] - place[x][1]], x, y) for x, y in steps]
+
+
 def _grid(rows: int, columns: int) -> tuple[list[str], list[tuple[str, str]]]:
     """The cells of a grid, and the pairs of neighbours in both directions."""
     cells = {(row, column): f"x{row}-{column}" for row in range(rows) for column in range(columns)}
@@ -298,17 +350,43 @@ class Family:
     sizes: dict[str, int]
     """What each size counts, with its minimum."""
     example: str
+    named: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The arguments, from 0, that a log with implicit arguments names, of each schema; of the others it names all. The
+    state determines the rest."""
 
+
+DIRECTIONS = ("up", "down", "left", "right")
 
 FAMILIES = {
     "simple": Family(simple, {}, "simple"),
-    "blocksworld": Family(blocksworld, {"BLOCKS": 1}, "blocksworld:3"),
-    "ferry": Family(ferry, {"PORTS": 2, "CARS": 1}, "ferry:2x1"),
-    "gripper": Family(gripper, {"BALLS": 1}, "gripper:2"),
-    "hanoi": Family(hanoi, {"DISCS": 1}, "hanoi:3"),
-    "miconic": Family(miconic, {"FLOORS": 2, "PASSENGERS": 1}, "miconic:3x2"),
-    "logistics": Family(logistics, {"CITIES": 2, "PLACES": 1, "PACKAGES": 1}, "logistics:2x2x2"),
-    "tiles": Family(tiles, {"ROWS": 2, "COLUMNS": 2}, "tiles:2x3"),
-    "visit-all": Family(visit_all, {"ROWS": 2, "COLUMNS": 2}, "visit-all:3x3"),
-    "satellite": Family(satellite, {"SATELLITES": 1, "DIRECTIONS": 2}, "satellite:1x3"),
+    "blocksworld": Family(blocksworld, {"BLOCKS": 1}, "blocksworld:3", {"putdown": (), "stack": (1,), "unstack": (0,)}),
+    "ferry": Family(ferry, {"PORTS": 2, "CARS": 1}, "ferry:2x1", {"sail": (1,), "board": (0,), "debark": ()}),
+    "gripper": Family(gripper, {"BALLS": 1}, "gripper:2", {"move": (1,), "pick": (0, 2), "drop": (2,)}),
+    "hanoi": Family(hanoi, {"DISCS": 1}, "hanoi:3", {"move": (0, 2)}),
+    "miconic": Family(
+        miconic, {"FLOORS": 2, "PASSENGERS": 1}, "miconic:3x2", {"ride": (1,), "enter": (0,), "leave": (0,)}
+    ),
+    "logistics": Family(
+        logistics,
+        {"CITIES": 2, "PLACES": 1, "PACKAGES": 1},
+        "logistics:2x2x2",
+        {
+            **dict.fromkeys(("drive", "fly"), (0, 2)),
+            **dict.fromkeys(("load-truck", "load-plane"), (0, 1)),
+            **dict.fromkeys(("unload-truck", "unload-plane"), (0,)),
+        },
+    ),
+    "tiles": Family(tiles, {"ROWS": 2, "COLUMNS": 2}, "tiles:2x3", {"move": (0,)}),
+    "visit-all": Family(visit_all, {"ROWS": 2, "COLUMNS": 2}, "visit-all:3x3", {"move": (1,)}),
+    "satellite": Family(
+        satellite, {"SATELLITES": 1, "DIRECTIONS": 2}, "satellite:1x3", {"turn-to": (0, 1), "take-image": (0, 2)}
+    ),
+    "npuzzle": Family(npuzzle, {"ROWS": 2, "COLUMNS": 2}, "npuzzle:2x3", dict.fromkeys(DIRECTIONS, ())),
+    "grid": Family(grid, {"ROWS": 2, "COLUMNS": 2}, "grid:3x3", dict.fromkeys(DIRECTIONS, ())),
+    "sokoban": Family(
+        sokoban,
+        {"ROWS": 3, "COLUMNS": 4},
+        "sokoban:3x4",
+        {f"{verb}-{way}": () for verb in ("move", "push") for way in DIRECTIONS},
+    ),
 }
