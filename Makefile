@@ -18,19 +18,26 @@ SEED ?= 5
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+# What README.md's commands need: the core, and a server for the page.
+$(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'statewise needs Python 3.11 or newer')"
+	@echo 'Installing into $(VENV): PyTorch (200 MB; with CUDA several GB), statewise and what it needs. This takes minutes.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[serve]'
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.core
+	@echo 'Installing the extras $(EXTRAS) for all commands and tests.'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	touch $@
 
 # Three small trained models in the browser, at once; then it offers to train them here.
-demo: setup
+demo: $(VENV)/.core
 	$(BIN)/statewise demo
 
 # The models that `statewise demo --train` leaves, in the browser; trained where they are missing.
-play: setup
+play: $(VENV)/.core
 	test -f runs/demo/report/table.md || $(BIN)/statewise demo --train --seed $(SEED)
 	$(BIN)/statewise playground runs/demo/next-token runs/demo/next-latent runs/demo/belief-state
 
