@@ -6,7 +6,6 @@ import sys
 import pytest
 from pages import ROOT, blocks, page
 
-
 SHORT = {"own-training-loop": "step 400: next_token 0.4", "strips": "proven for all instances"}
 """Tutorials whose notebooks take seconds, and what these print."""
 LONG = {"ten-minutes", "own-data", "adding-an-objective", "adding-a-task", "classroom"}
