@@ -21,7 +21,8 @@ def made(monkeypatch):
 
 
 def test_the_cells_of_a_page_are_its_text_and_its_blocks_in_order(made):
-    text = "# A\n\nSee [b](b.md#c).\n\n```python\nx = 1\n```\n\nIt is:\n\n```text\n1\n```\n\n```\nkept\n```\n\n```sh\nls\nls -l\n```\n"
+    text = "# A\n\nSee [b](b.md#c).\n\n```python\nx = 1\n```\n\nIt is:\n\n```text\n1\n```\n\n"
+    text += "```\nkept\n```\n\n```sh\nls\nls -l\n```\n"
     assert made.cells(text) == [
         ("markdown", "# A\n\nSee [b](../b.html#c)."),
         ("code", "x = 1"),

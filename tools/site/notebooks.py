@@ -1,13 +1,15 @@
-"""Makes notebooks of the tutorials' pages, and runs them: `make notebooks`, or `python tools/site/notebooks.py [PAGE ...]`.
+"""Makes notebooks of the tutorials' pages, and runs them: `make notebooks`, or `python tools/site/notebooks.py PAGE`.
 
-The page is the only source. Its blocks of language `python` and `sh` become cells, in order; blocks of language `text` are output
-and are left out, since the notebook has its own. Each notebook runs in an empty folder that has `examples/`; the first cell that
-fails ends the run. They are written to runs/notebooks, from where `make docs` takes those whose page has not changed since.
+The page is the only source. Its blocks of language `python` and `sh` become cells, in order; blocks of language `text`
+are output and are left out, since the notebook has its own. Each notebook runs in an empty folder that has `examples/`;
+the first cell that fails ends the run. They are written to runs/notebooks, from where `make docs` takes those whose
+page has not changed since.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -57,7 +59,7 @@ def notebook(name: str) -> Any:
     import nbformat.v4 as made
 
     page = (ROOT / "docs" / f"{name}.md").read_text()
-    of = f"*Made of the page `docs/{name}.md`. It runs in a clone of the repository, in the environment of `make setup`.*"
+    of = f"*Made of `docs/{name}.md`. It runs in the environment of `make setup`, in a folder with `examples/`.*"
     new = {"markdown": made.new_markdown_cell, "code": made.new_code_cell}
     pairs = cells(page)
     pairs[0] = ("markdown", f"{pairs[0][1]}\n\n{of}")
@@ -72,7 +74,7 @@ def digest(name: str) -> str:
 
 
 def executed(made: Any) -> Any:
-    """Runs a notebook's cells in an empty folder with `examples/`; raises `CellExecutionError` at the first that fails."""
+    """Runs a notebook's cells in an empty folder with `examples/`. Raises `CellExecutionError` if one fails."""
     from nbclient import NotebookClient
 
     own = str(Path(sys.executable).parent)
@@ -85,8 +87,6 @@ def executed(made: Any) -> Any:
 
 def current() -> list[Path]:
     """The executed notebooks of runs/notebooks whose page is still as it was."""
-    import json
-
     found = [MADE / f"{name}.ipynb" for name in TUTORIALS]
     return [
         path for path in found if path.is_file() and json.loads(path.read_text())["metadata"][MARK] == digest(path.stem)
