@@ -13,7 +13,7 @@ RUN python -m venv /opt/statewise \
 FROM python:3.12-slim
 COPY --from=build /opt/statewise /opt/statewise
 RUN useradd --create-home --uid 1000 statewise && install -d -o statewise /work
-USER statewise
+USER 1000
 WORKDIR /work
 ENV PATH=/opt/statewise/bin:$PATH PYTHONUNBUFFERED=1
 ENTRYPOINT ["statewise"]

@@ -14,23 +14,30 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8
 # `make play SEED=2` trains another draw of weights and graphs.
 SEED ?= 5
 
-.PHONY: setup demo play test lint suite check first-cases test-newest test-oldest hashes slow docs bench gpu clean
+.PHONY: setup demo play test lint suite check first-cases test-newest test-oldest hashes slow docs docs-tools docs-test notebooks bench gpu clean
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+# What README.md's commands need: the core, and a server for the page.
+$(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'statewise needs Python 3.11 or newer')"
+	@echo 'Installing into $(VENV): PyTorch (200 MB; with CUDA several GB), statewise and what it needs. This takes minutes.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[serve]'
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.core
+	@echo 'Installing the extras $(EXTRAS) for all commands and tests.'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	touch $@
 
 # Three small trained models in the browser, at once; then it offers to train them here.
-demo: setup
+demo: $(VENV)/.core
 	$(BIN)/statewise demo
 
 # The models that `statewise demo --train` leaves, in the browser; trained where they are missing.
-play: setup
+play: $(VENV)/.core
 	test -f runs/demo/report/table.md || $(BIN)/statewise demo --train --seed $(SEED)
 	$(BIN)/statewise playground runs/demo/next-token runs/demo/next-latent runs/demo/belief-state
 
@@ -79,10 +86,20 @@ hashes: setup
 slow: setup
 	$(BIN)/python -m pytest -m slow --timeout 7200
 
-# The documentation as a site, without a network: open site/index.html.
-docs: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[$(EXTRAS),docs]'
+# The documentation as a site, without a network: open site/index.html. With the notebooks that `make notebooks` made.
+docs: docs-tools
 	$(BIN)/python tools/site/build.py
+
+# The tutorials as notebooks, run from their first cell to the last. It trains: an hour on two cores.
+notebooks: docs-tools
+	$(BIN)/python tools/site/notebooks.py
+
+# What the pages show: all commands, code, examples and notebooks, and the site. tests/test_guides.py names what is not run, and why.
+docs-test: docs-tools
+	$(PYTEST) -m 'slow or not slow' --timeout 7200 $(addprefix tests/test_,docs.py guides.py examples.py theory.py site.py notebooks.py)
+
+docs-tools: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[$(EXTRAS),docs]'
 
 bench: setup
 	$(BIN)/python benchmarks/run_all.py

@@ -36,6 +36,22 @@ from statewise.tasks import TASKS
 pytestmark = pytest.mark.usefixtures("forked")
 
 TINY = ["--trainer.steps=3", "--trainer.batch_size=8", "--backbone.width=16", "--backbone.layers=1"]
+THEORY = (
+    *(
+        "belief state",
+        "state",
+        "multi-token",
+        "next-token",
+        "dynamics",
+        "prefix",
+        "suffix",
+        "head",
+        "path-star",
+        "parity",
+    ),
+    *("task", "language", "loss"),
+)
+"""Terms of docs/theory.md."""
 
 
 @pytest.fixture
@@ -184,9 +200,9 @@ def test_the_readme_shows_its_library_in_under_15_lines_that_run(steps, tmp_path
     assert steps is not None or metrics["r2_held_out"] > 0.9 > metrics["r2_untrained"]
 
 
-def test_the_ten_minutes_on_beliefs_print_what_they_show(capsys):
+@pytest.mark.parametrize("guide", ["docs/ten-minutes.md", "docs/classroom.md"])
+def test_the_beliefs_of_a_tutorial_are_those_that_it_shows(guide, capsys):
     names = {}
-    guide = "docs/ten-minutes.md"
     for code in blocks(guide, "python"):
         run_code(code, guide, names)
     assert capsys.readouterr().out == "".join(blocks(guide, "text"))
@@ -200,6 +216,34 @@ def test_the_loss_that_the_readme_shows_has_a_gradient():
     run_code(code, "README.md", {"hidden": hidden, "tokens": torch.randint(11, (2, 5)), "model": model})
     assert hidden.grad.isfinite().all()
     assert hidden.grad[:, :-1].any()
+
+
+def test_the_door_of_the_readme_for_plans_leads_to_pddl(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("pysat", reason="needs the extra planning")
+    monkeypatch.chdir(tmp_path)
+    lines = [one for one in commands("README.md") if one.words[0] == "strips"]
+    assert [one.words[1] for one in lines] == ["traces", "learn", "export"]
+    for one in lines:
+        assert main(one.words) == 0, capsys.readouterr().err
+    assert "(:action sail" in Path("domain.pddl").read_text()
+    assert "(:goal" in Path("problem.pddl").read_text()
+
+
+def test_the_readme_is_short():
+    assert page("README.md").count("\n") <= 120
+
+
+def test_all_pages_together_have_at_most_450_kb():
+    pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *map(str, (ROOT / "docs").rglob("*.md"))]
+    assert sum(len((ROOT / one).read_bytes()) for one in pages) <= 450_000
+
+
+def test_the_glossary_has_every_term_of_the_theory():
+    defined = set(re.findall(r"^\| ([^|]+?) \|", page("docs/glossary.md"), re.MULTILINE))
+    text = " ".join(page("docs/theory.md").split()).lower()
+    for term in THEORY:
+        assert term in text, f"docs/theory.md no longer says {term!r}"
+        assert any(term in one.lower() for one in defined), f"the glossary lacks {term!r}"
 
 
 def test_the_page_of_commands_shows_every_command():
@@ -323,8 +367,10 @@ def test_the_city_of_the_guide_trains(size, tmp_path, monkeypatch, capsys):
 def own_data_tutorial():
     """The commands of the tutorial on own sequences, and the lines of output that stand below each."""
     text = page("docs/own-data.md").partition("### Does a belief state help?")[0]
-    assert text.count("```sh") == 5
-    for part in text.split("```sh\n")[1:]:
+    first, *parts = text.split("```sh\n")[1:]
+    assert first.startswith("python examples/claims.py\n```")
+    assert len(parts) == 5
+    for part in parts:
         command, below = part.split("\n```\n", 1)
         yield command, [line.strip() for line in re.findall(r"^    (.+)$", below, re.MULTILINE)]
 

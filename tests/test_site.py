@@ -1,6 +1,7 @@
 """The documentation as a site: pages that follow from the sources, and links that lead somewhere."""
 
 import importlib
+import json
 import sys
 
 import pytest
@@ -16,7 +17,7 @@ def site(monkeypatch, tmp_path):
     build = importlib.import_module("build")
     monkeypatch.setattr(build, "PAGES", tmp_path / "pages")
     yield build
-    for name in ("build", "check"):
+    for name in ("build", "check", "notebooks"):
         sys.modules.pop(name, None)
 
 
@@ -42,6 +43,20 @@ def test_the_page_of_options_has_the_help_of_every_command(site):
     text = site.options_page()
     assert all(f"## statewise {name}\n" in text for name in COMMANDS)
     assert "--export FILE" in text
+
+
+def test_a_page_links_to_its_notebook_while_it_is_as_the_notebook_was_made(site, tmp_path, monkeypatch):
+    import notebooks
+
+    monkeypatch.setattr(notebooks, "MADE", tmp_path / "made")
+    (tmp_path / "made").mkdir()
+    for name, page in (("strips", notebooks.digest("strips")), ("own-data", "an older page")):
+        (tmp_path / "made" / f"{name}.ipynb").write_text(json.dumps({"metadata": {notebooks.MARK: page}}))
+    site.stage()
+    assert site.add_notebooks() == 1
+    assert "](notebooks/strips.ipynb)" in (site.PAGES / "strips.md").read_text()
+    assert "ipynb" not in (site.PAGES / "own-data.md").read_text()
+    assert (site.PAGES / "notebooks" / "strips.ipynb").is_file()
 
 
 def test_what_leads_nowhere_is_found(site, tmp_path):

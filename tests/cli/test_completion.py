@@ -1,7 +1,11 @@
 """`statewise completion`: what a shell offers at Tab."""
 
+import os
+import pty
+import select
 import shutil
 import subprocess
+import time
 
 import pytest
 from command_line import called
@@ -59,7 +63,7 @@ def test_options_and_their_values_are_offered(offered):
     assert offered("statewise train x --out ") == [], "then bash completes files"
 
 
-def test_nobody_s_word_is_lost(every):
+def test_every_command_is_offered(every):
     assert {one.command[0] for one in every} == {*COMMANDS}
     assert {one.command[1] for one in every if one.command[0] == "strips" and len(one.command) > 1} == {
         *strips.COMMANDS
@@ -76,6 +80,67 @@ def test_the_script_is_printed_and_reads_in_its_shell(capsys, tmp_path, shell):
     if program := shutil.which(shell):
         (tmp_path / "script").write_text(out)
         assert subprocess.run([program, "-n", tmp_path / "script"], timeout=60).returncode == 0
+
+
+ASKED = {
+    "statewise strips v": "verify",
+    "statewise train x --objective next_l": "next_latent",
+    "statewise train x --trainer.prec": "--trainer.precision",
+}
+"""Lines that have one completion, and their last words once completed."""
+
+
+@pytest.mark.parametrize(
+    ("words", "setup"),
+    [
+        (["bash", "--norc", "--noprofile", "-i"], "source ./script"),
+        (["zsh", "-f", "-i"], "autoload -U compinit && compinit -u -D; source ./script"),
+    ],
+    ids=["bash", "zsh"],
+)
+def test_a_shell_completes_at_tab(every, tmp_path, words, setup):
+    """A real shell at a terminal, to which the Tab key is sent."""
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"needs {words[0]}")
+    (tmp_path / "script").write_text(SCRIPTS[words[0]](every))
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execvpe(words[0], words, {**os.environ, "TERM": "dumb", "HOME": str(tmp_path)})
+    try:
+        os.write(terminal, f"{setup}; echo rea''dy\n".encode())
+        _read_until(terminal, "ready")
+        for line, wanted in ASKED.items():
+            os.write(terminal, f"{line}\t".encode())
+            _read_until(terminal, f"{wanted} ")
+            os.write(terminal, b"\x15")  # Ctrl-U deletes the line
+    finally:
+        os.close(terminal)  # which ends the shell
+        os.waitpid(child, 0)
+
+
+def _read_until(terminal, wanted, seconds=60):
+    """Reads what a terminal shows until it shows `wanted`."""
+    shown, end = "", time.monotonic() + seconds
+    while wanted not in shown:
+        assert select.select([terminal], [], [], max(0, end - time.monotonic()))[0], f"{wanted!r} is not in {shown!r}"
+        shown += os.read(terminal, 65536).decode(errors="replace")
+
+
+def test_fish_offers_commands_and_values_with_what_they_are(every, tmp_path):
+    if (program := shutil.which("fish")) is None:
+        pytest.skip("needs fish")
+    (tmp_path / "script").write_text(SCRIPTS["fish"](every))
+
+    def offers(line):
+        asked = ["-c", "source $argv[1]; complete -C $argv[2]", tmp_path / "script", line]
+        done = subprocess.run([program, "--no-config", *asked], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    assert offers("statewise tr") == [f"train\t{COMMANDS['train']}"]
+    for line, wanted in ASKED.items():
+        assert [one.partition("\t")[0] for one in offers(line)] == [wanted]
 
 
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "more"], ["--shell"]])

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from check import check
+from notebooks import current
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "runs" / "site-pages"
@@ -83,6 +84,18 @@ def stage() -> None:
         place.write_text(LINK.sub(moved, path.read_text()))
 
 
+def add_notebooks() -> int:
+    """Copies executed notebooks among the pages, and links to each from its page; returns how many there are."""
+    made = current()
+    for path in made:
+        (PAGES / "notebooks").mkdir(exist_ok=True)
+        shutil.copyfile(path, PAGES / "notebooks" / path.name)
+        page = PAGES / f"{path.stem}.md"
+        title, rest = page.read_text().split("\n", 1)
+        page.write_text(f"{title}\n\n[This page as a notebook, with its output](notebooks/{path.name})\n{rest}")
+    return len(made)
+
+
 def reference() -> None:
     """Writes the pages that follow from the sources: options, recipes, public names."""
     folder = PAGES / "reference"
@@ -137,6 +150,7 @@ def main() -> int:
     os.environ["COLUMNS"] = "100"
     shutil.rmtree(PAGES, ignore_errors=True)
     stage()
+    notebooks = add_notebooks()
     reference()
     builder = shutil.which("zensical", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if builder is None:
@@ -149,7 +163,7 @@ def main() -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     pages = len(list(SITE.rglob("*.html")))
-    print(f"{pages} pages in {SITE.relative_to(ROOT)}/index.html; {len(problems)} problems")
+    print(f"{pages} pages in {SITE.relative_to(ROOT)}/index.html, {notebooks} notebooks; {len(problems)} problems")
     return 1 if problems else 0
 
 
