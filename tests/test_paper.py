@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from legible import assert_legible, saved
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
@@ -62,10 +63,13 @@ def test_the_table_of_results_is_short(measured):
     assert {one for family in measured["families"] for one in family["rows"].split(", ")} <= numbers
 
 
-def test_every_picture_of_the_outline_is_drawn(paper, measured, tmp_path, monkeypatch):
+def test_every_picture_of_the_outline_is_drawn_and_can_be_read(paper, measured, tmp_path, monkeypatch, rendered):
     monkeypatch.setattr(paper, "PAPER", tmp_path)
     (tmp_path / "measured.json").write_text(json.dumps(measured))
-    paper.main([])
+    with saved(monkeypatch) as figures:
+        paper.main([])
+    for figure, cropped in figures:
+        assert_legible(figure, monkeypatch, cropped=cropped)
     outline = (ROOT / "docs" / "paper" / "README.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"\]\(([\w-]+\.png)\)", outline))
     assert {path.name for path in tmp_path.glob("*.png")} == shown

@@ -200,12 +200,13 @@ OTHERS = {
     "docs/first-page.svg": "python tools/pictures/first_page.py",
     "docs/playground-star.png": "python tools/pictures/playground.py",
     "docs/playground-belief.png": "python tools/pictures/playground.py",
+    **{f"docs/paper/{path.name}": "python tools/pictures/paper.py" for path in (ROOT / "docs/paper").glob("*.png")},
 }
 """The same of those that matplotlib does not draw."""
 
 
 @pytest.mark.parametrize("draw", dict.fromkeys(draw for draw, _ in PICTURES.values()), ids=lambda draw: draw.__name__)
-def test_all_texts_of_a_published_picture_can_be_read(draw, tmp_path, monkeypatch):
+def test_all_texts_of_a_published_picture_can_be_read(draw, tmp_path, monkeypatch, rendered):
     with saved(monkeypatch) as figures:
         draw(tmp_path)
     assert figures
@@ -237,11 +238,11 @@ def test_each_published_picture_has_an_alternative_text_and_a_command_on_its_pag
         content = path.read_text()
         for words, target in IMAGE.findall(content):
             picture = (path.parent / target).resolve().relative_to(ROOT).as_posix()
-            page = ROOT / "docs/playground.md" if path.name == "README.md" else path
+            page = ROOT / "docs/playground.md" if path == ROOT / "README.md" else path
             found.add(picture)
             assert len(words.split()) >= 3, f"{path.name} does not say what {picture} shows"
             code = re.findall(r"^(?: {4}|```).*?(?=\n\n|\Z)", page.read_text(), re.MULTILINE | re.DOTALL)
             assert any(commands[picture] in block for block in code), f"{page.name} has no command for {picture}"
-    published = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.svg"), *(ROOT / "docs/results").glob("*.png")]
+    published = [path for ending in ("png", "svg") for path in (ROOT / "docs").rglob(f"*.{ending}")]
     assert found == {path.relative_to(ROOT).as_posix() for path in published}
     assert found == {*commands}
