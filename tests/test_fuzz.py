@@ -179,7 +179,7 @@ HARMLESS = {
     "run/checkpoints/best.json": (r"(?!step).+", "a note on why it is the best"),
     "run/metrics.jsonl": (r"(?!kind$|step$)\w+", "records of training are shown as they are, if they can be true"),
     "run/reports/evaluation.json": (
-        r"(checkpoint|num|chance|samples|continuations|hardest|easiest|baselines|metrics\.|headline\.(?!metric)).*",
+        r"(checkpoint|num|chance|verdict|samples|continuations|hardest|easiest|baselines|metrics\.|headline\.(?!metric)).*",
         "shown as it is, if it can be true",
     ),
     "run/reports/effective-rank.json": (

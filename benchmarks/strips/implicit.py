@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from statewise.strips import (
@@ -37,7 +39,7 @@ STATES = (
 ALONE = ("ferry:3x2", "visit-all:3x3", "miconic:3x2", "gripper:2", "blocksworld:3", "hanoi:3")
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Runs all cells and writes `implicit.csv`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--domains", nargs="*", metavar="DOMAIN[/PREDICATES]")
@@ -46,7 +48,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--out", type=Path, default=Path("results"))
-    options = parser.parse_args()
+    parser.add_argument("--smoke", action="store_true", help="one small domain, in seconds")
+    options = parser.parse_args(words)
+    if options.smoke:
+        options.domains, options.walks, options.seeds = ["visit-all:2x2"], "10", 1
+        options.out = Path(tempfile.mkdtemp())
     options.out.mkdir(parents=True, exist_ok=True)
     missed = 0
     with (options.out / "implicit.csv").open("w", newline="") as file:

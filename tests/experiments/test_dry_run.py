@@ -228,12 +228,14 @@ def test_the_table_fits_a_terminal_and_nothing_is_written(capsys, monkeypatch, t
     assert not list(tmp_path.iterdir())
 
 
-def test_it_says_that_compiled_steps_were_not_measured(whole):
+def test_it_says_that_training_compiles(whole):
     recipe, plan = whole
     assert "compile" not in as_text(plan)
     trainer = dataclasses.replace(recipe.trainer, compile=True)
     compiled = make_plan(dataclasses.replace(recipe, trainer=trainer), task_data(recipe))
-    assert "These steps were not compiled; those of training will be" in " ".join(as_text(compiled).split())
+    assert "Training compiles the model (trainer.compile): its steps take a different time" in " ".join(
+        as_text(compiled).split()
+    )
 
 
 def test_as_json_it_says_the_same(capsys, monkeypatch, tmp_path):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
     from torch import nn
 
+    from statewise.batch import Batch
     from statewise.config.recipe import Recipe
     from statewise.data_types import Evaluation, Examples
     from statewise.evaluation.evaluate import Losses
@@ -52,6 +53,8 @@ class _Training:
     objective: Objective
     schedule: Schedule
     stream: Stream
+    first: Batch | None = None
+    """The first batch of a new run."""
 
 
 def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
@@ -178,15 +181,11 @@ def _checked(recipe: Recipe, agreement: Agreement) -> _Training:
     _refuse_settings(recipe, objective)
     make_optimizer(objective, recipe.trainer)
     _refuse_shared_tensors(objective)
-    return _Training(recipe, task, objective, schedule, _checked_stream(recipe, task, objective, agreement))
-
-
-def _checked_stream(recipe: Recipe, task: Task, objective: Objective, agreement: Agreement) -> Stream:
-    """This process's training batches, after a look at the first one and at a held-out row."""
     stream = _stream(recipe, task, agreement)
     task.held_out(1)
-    objective.checked_counts(stream.batch(0))
-    return stream
+    first = stream.batch(0)
+    objective.checked_counts(first)
+    return _Training(recipe, task, objective, schedule, stream, first)
 
 
 def _stream(recipe: Recipe, task: Task, agreement: Agreement) -> Stream:
@@ -227,7 +226,7 @@ def _create(run: Run, training: _Training, environment: Mapping[str, Any], overw
     """Creates the run directory. The number of steps is stored for commands that follow the run without its data."""
     from statewise.training.compilation import what_to_compile
 
-    steps, first = training.schedule.steps, training.stream.batches(0, training.recipe.trainer.accumulate)
+    steps, first = training.schedule.steps, [] if training.first is None else [training.first]
     compiled = what_to_compile(training.recipe.trainer, training.objective, first, steps, environment["device"])
     kept, commit = {**environment, "steps": steps, "compiled": compiled}, training.objective.pretrained_commit
     if commit:

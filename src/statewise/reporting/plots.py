@@ -378,7 +378,7 @@ def _draw(
     family = [curve for curve in panel.curves if curve.role == "series"]
     if controls is None:
         controls = list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "control"))
-    for curve in (curve for curve in panel.curves if curve.x):
+    for curve in (curve for curve in panel.curves if len(curve.x)):
         look = _look(curve, groups, labels)
         dots = look.marker if len(curve.x) <= FEW_POINTS else None
         if curve.role == "background":

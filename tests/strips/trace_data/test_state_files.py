@@ -81,7 +81,10 @@ def test_false_and_unknown_atoms(tmp_path):
         ("(:trajectory (:state (p a)) (:action (go))", "not closed"),
         ("(:trajectory (:state (p a)))", "empty trace"),
         ("(:trajectory (:what))", "not a part of a trajectory"),
-        ("(:trajectory (:action (go)) (:state (p)) (:action (go)) (:state (p a)))", "0 arguments in 'p'"),
+        (
+            "(:trajectory (:action (go)) (:state (p)) (:action (go)) (:state (p a)))",
+            "0 arguments in 'p', and 1 in 'p a'",
+        ),
         ('{"actions": ["go"], "states": [["p"], ["p"], ["p"]]}', "3 states for 1 actions"),
         ('{"actions": ["go"], "states": 7}', "a list with a state"),
         ('{"actions": ["go"], "states": [[1e999], []]}', "written like on a b"),

@@ -66,7 +66,10 @@ def test_text_of_another_format_is_refused_unless_its_lines_are_wanted(tmp_path,
     path = tmp_path / name
     content = text.encode()
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    for layout in (SequenceFile(), SequenceFile(column="activity", group="case"), SequenceFile(separator="")):
+    layouts = [SequenceFile(), SequenceFile(column="activity", group="case"), SequenceFile(separator="")]
+    if message.startswith("PGN"):  # it could be read, but has no columns
+        del layouts[1]
+    for layout in layouts:
         with pytest.raises(ValueError, match=f"{name}: this is {message}.*set --task.format text") as raised:
             read_log(path, layout)
         assert len(str(raised.value)) - len(str(path)) < 330

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from statewise.runtime.messages import counted
 from statewise.strips.model.traces import Traces
 
 
@@ -55,13 +56,13 @@ class Observed:
         """The number of arguments of each observed predicate, sorted by name. Raises `ValueError` if a predicate occurs
         with different numbers of arguments."""
         arity: dict[str, tuple[int, str]] = {}
-        for atom in {atom for states in self.states for state in states if state for part in state for atom in part}:
+        atoms = {atom for states in self.states for state in states if state for part in state for atom in part}
+        for atom in sorted(atoms):
             name, *objects = atom.split()
             number, example = arity.setdefault(name, (len(objects), atom))
             if number != len(objects):
-                raise ValueError(
-                    f"the predicate {name!r} has {number} arguments in {example!r}, and {len(objects)} in {atom!r}"
-                )
+                many = counted(number, "argument")
+                raise ValueError(f"the predicate {name!r} has {many} in {example!r}, and {len(objects)} in {atom!r}")
         return {name: arity[name][0] for name in sorted(arity)}
 
     @property
