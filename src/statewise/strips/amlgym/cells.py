@@ -6,6 +6,7 @@
 | `names` | the same; its predicates are then named after those of the true domain that they match best |
 | `half` | half of the atoms of each state, drawn at random, and the declarations of the domain |
 | `full` | all atoms of each state, and the declarations of the domain |
+| `walks` | the actions of our own walks in the third problem, `WALKS` for each trajectory that others get |
 | SAM, OffLAM, NOLAM, ROSAME | the same as `full`, through AMLGym's adapters |
 """
 
@@ -32,13 +33,19 @@ from statewise.strips.model.states import Observed, State, States
 from statewise.strips.observed.learning import Names, learn_observed
 from statewise.strips.pddl.pddl import read_domain, read_problem
 from statewise.strips.pddl.signature import Declared, domain_text, read_declared
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.trace_data.state_files import joined_files
 from statewise.strips.verification.verification import verify
 
 OURS = ("actions", "names", "half", "full")
+MORE = ("walks",)
+"""Methods of ours that do not learn from AMLGym's trajectories as they are."""
 RIVALS = ("SAM", "OffLAM", "NOLAM", "ROSAME")
 PLANNER = {"fast_downward_search_config": "let(hff,ff(),let(hcea,cea(),lazy_greedy([hff,hcea],preferred=[hff,hcea])))"}
 """The search of Fast Downward that `amlgym.metrics` uses."""
+WALKS, WALK_LENGTH, WALKED = 30, 80, 2
+"""Walks of `walks` for each trajectory, the most actions of each, and the place of their problem: many domains have
+problems with only one object of some sort before it."""
 FULLY_TESTED = 10
 """The number of trajectories with which problem solving is measured, too."""
 
@@ -80,6 +87,8 @@ def run_cell(domain: str, method: str, trajectories: int, options: dict[str, Any
             learn = _rival(method)  # imports the libraries, which is not counted
             begun = time.process_time()
             learned.write_text(learn(str(true), list(map(str, files)), scratch), encoding="utf-8")
+        elif method == "walks":
+            return row | _from_walks(base, domain, trajectories, options)
         elif method in ("actions", "names"):
             schemas = _from_actions(files, options["seconds"])
         else:
@@ -172,6 +181,33 @@ def halved(observed: Observed, atoms: Sequence[Sequence[str]], seed: int, share:
 
 def _from_actions(files: Sequence[Path], seconds: float) -> dict[str, Schema]:
     return learn_lifted_exact(_together(files).traces, seconds=seconds).schemas
+
+
+def _from_walks(base: Path, domain: str, trajectories: int, options: dict[str, Any]) -> dict[str, Any]:
+    """What a row says of schemas learned from walks: exact on the problem of the walks, and in `problems` on others."""
+    true = base / "domains" / f"{domain}.pddl"
+    problems = numbered(base / "problems" / "learning" / domain)
+    walked = problems[min(WALKED, len(problems) - 1)]
+    row: dict[str, Any] = {"problems": {}}
+    world = read_domain(true, walked)
+    walks = traces(world, WALKS * trajectories, WALK_LENGTH, 1, negatives=0.0, start="both", aimed=True)
+    begun = time.process_time()
+    model = learn_lifted_exact(walks, seconds=options["seconds"])
+    row["seconds"] = round(time.process_time() - begun, 3)
+    row |= {"walked": walked.name, "walks": len(walks), "actions": len(world.model.names)}
+    row |= {key: model.report[key] for key in ("predicates", "unfinished", "few_objects", "on_constants")}
+    row["open"] = len(model.report["open"])
+    for problem in dict.fromkeys([walked, problems[0], problems[len(problems) // 2]]):
+        world = read_domain(true, problem)
+        learned = ground(model.schemas, world.model.names)
+        verdict = verify(learned, world, drawn_only=True, seconds=options["verify_seconds"])
+        row["problems"][problem.name] = verdict.outcome
+        if problem == walked:
+            row |= {"exact": verdict.outcome, "proven": verdict.proven}
+        if verdict.counterexample is not None and "counterexample" not in row:
+            row["counterexample"] = list(verdict.counterexample)[-4:]
+            row["at_fault"] = [verdict.accepted_by, verdict.head]
+    return row
 
 
 def _rival(method: str) -> Any:
