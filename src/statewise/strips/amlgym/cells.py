@@ -6,6 +6,7 @@
 | `names` | the same; its predicates are then named after those of the true domain that they match best |
 | `half` | half of the atoms of each state, drawn at random, and the declarations of the domain |
 | `full` | all atoms of each state, and the declarations of the domain |
+| `noisy` | the same as `full`, with a twentieth of all atoms wrong, and a twentieth of the actions replaced |
 | `walks` | the actions of our own walks in the third problem, `WALKS` for each trajectory that others get |
 | SAM, OffLAM, NOLAM, ROSAME | the same as `full`, through AMLGym's adapters |
 """
@@ -20,6 +21,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -38,11 +40,13 @@ from statewise.strips.trace_data.state_files import joined_files
 from statewise.strips.verification.verification import verify
 
 OURS = ("actions", "names", "half", "full")
-MORE = ("walks",)
+MORE = ("noisy", "walks")
 """Methods of ours that do not learn from AMLGym's trajectories as they are."""
 RIVALS = ("SAM", "OffLAM", "NOLAM", "ROSAME")
 PLANNER = {"fast_downward_search_config": "let(hff,ff(),let(hcea,cea(),lazy_greedy([hff,hcea],preferred=[hff,hcea])))"}
 """The search of Fast Downward that `amlgym.metrics` uses."""
+DAMAGE = 0.05
+"""The share of wrong atoms, and that of replaced actions, of `noisy`."""
 WALKS, WALK_LENGTH, WALKED = 30, 80, 2
 """Walks of `walks` for each trajectory, the most actions of each, and the place of their problem: many domains have
 problems with only one object of some sort before it."""
@@ -94,11 +98,15 @@ def run_cell(domain: str, method: str, trajectories: int, options: dict[str, Any
         else:
             declared = read_declared(true)
             observed = _together(files)
-            if method == "half":
-                observed = halved(observed, _atoms(base, true, files, observed, declared), zlib.crc32(domain.encode()))
+            seed = zlib.crc32(domain.encode())
+            if method in ("half", "noisy"):
+                atoms = _atoms(base, true, files, observed, declared)
+                observed = halved(observed, atoms, seed) if method == "half" else damaged(observed, atoms, seed)
                 begun = time.process_time()
             names = Names(declared.constants, declared.fits, tuple(declared.predicates))
-            model = learn_observed(observed, hidden=False, names=names, seconds=options["seconds"])
+            model = learn_observed(observed, hidden=False, names=names, noisy=method == "noisy", seconds=options["seconds"])
+            if method == "noisy":
+                row["noise"] = model.report["states"]["noise"]
             known = set(observed_schemas(observed))
             learned.write_text(
                 domain_text(declared, {name: each for name, each in model.schemas.items() if name in known}),
@@ -177,6 +185,32 @@ def halved(observed: Observed, atoms: Sequence[Sequence[str]], seed: int, share:
             )
         everything.append(tuple(seen))
     return Observed(observed.traces, tuple(everything))
+
+
+def damaged(
+    observed: Observed, atoms: Sequence[Sequence[str]], seed: int, wrong: float = DAMAGE, misread: float = DAMAGE
+) -> Observed:
+    """The same traces with a share of the atoms of each state wrong, true and false ones alike, and a share of the
+    actions replaced by another ground action. `atoms` are all ground atoms of each trace, whose predicates stay
+    complete."""
+    drawn = random.Random(seed)
+    traces, count = observed.traces, len(observed.traces.actions)
+    rows = tuple(
+        tuple(
+            (action + drawn.randrange(1, count)) % count if count > 1 and drawn.random() < misread else action
+            for action in row
+        )
+        for row in traces.rows
+    )
+    states: list[tuple[State | None, ...]] = []
+    for each, every in zip(observed.states, atoms):
+        seen: list[State | None] = []
+        for state in each:
+            true = state.true if state is not None else frozenset[str]()
+            flipped = frozenset(atom for atom in every if drawn.random() < wrong)
+            seen.append(State(true ^ flipped) if state is not None else None)
+        states.append(tuple(seen))
+    return Observed(replace(traces, rows=rows), tuple(states), observed.complete)
 
 
 def _from_actions(files: Sequence[Path], seconds: float) -> dict[str, Schema]:

@@ -2,23 +2,25 @@
 
 Each observed predicate is learned by itself: of a complete one, what its atoms show decides its effects and bounds its
 preconditions (`bounds`). Predicates that no state shows are found from the actions alone (`exact.lifted`), unless the
-states are said to be full, and kept if they forbid more than the observed ones do.
+states are said to be full, and kept if they forbid more than the observed ones do. If some atoms are wrong and some
+actions misread, votes decide (`noisy`), and hidden predicates are not looked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from statewise.runtime.messages import counted
-from statewise.strips.exact.frame import SECONDS, Clock, Options, Work
+from statewise.strips.exact.frame import SECONDS, Clock, Listed, Options, Work
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.model.schemas import LiftedModel, Literal, Schema, arguments, with_variables
 from statewise.strips.model.states import Observed, State
 from statewise.strips.observed.bounds import Bounds, Contradiction, Literals, SchemaBounds, bounded, schema_of
 from statewise.strips.observed.evidence import Unexplained, constants_of, gather
 from statewise.strips.observed.hidden import joined
+from statewise.strips.observed.noisy import CONFIDENCE, noisy_bounds
 from statewise.strips.observed.partial import PARTS, PartBounds, partly_bounded
 
 __all__ = ["Names", "learn_observed"]
@@ -35,17 +37,38 @@ class Names(NamedTuple):
 
 
 def learn_observed(
-    observed: Observed, *, hidden: bool = True, names: Names | None = None, **options: Unpack[Options]
+    observed: Observed,
+    *,
+    hidden: bool = True,
+    names: Names | None = None,
+    noisy: bool = False,
+    noise: float | None = None,
+    seconds: float = SECONDS,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[str], None] = lambda text: None,
+    listed: Listed | None = None,
 ) -> LiftedModel:
     """Learns schemas from traces whose actions are written `schema object object`, with observed states.
 
-    `hidden`: also look for predicates that no state shows. `report["bounds"]` says of each literal that is not excluded
-    whether it is certain or only possible. Raises `ValueError` if no STRIPS model explains the states of a complete
-    predicate, or if a schema or predicate occurs with different numbers of arguments."""
+    `hidden`: also look for predicates that no state shows. `noisy`: some atoms are wrong and some actions misread;
+    `noise` is the largest share of each, estimated without it. The other options are those of `frame.Options`.
+    `report["bounds"]` says of each literal that is not excluded whether it is certain or only possible; of noisy states
+    all of this is right with a probability of `report["states"]["confidence"]`. Raises `ValueError` if no STRIPS model
+    explains the states of a complete predicate that is not noisy, if a schema or predicate occurs with different
+    numbers of arguments, and for a share of noise outside [0, 0.4]."""
     names = names or Names()
+    options: Options = {"seconds": seconds, "stop": stop, "progress": progress}
+    if listed is not None:
+        options["listed"] = listed
     work = Work("states", observed.traces, **options)
     arity = _arities(observed)
-    bounds, observed = bounds_of(observed, names, work.clock, lenient=hidden)
+    noise_facts: dict[str, Any] = {}
+    if noisy:
+        hidden = False
+        bounds, rate = noisy_bounds(observed, work.clock, noise=noise, constants=names.constants, fits=names.fits)
+        noise_facts = {"noise": round(rate, 4), "confidence": CONFIDENCE}
+    else:
+        bounds, observed = bounds_of(observed, names, work.clock, lenient=hidden)
     schemas = {schema: bounds[schema].chosen if schema in bounds else Schema() for schema in arity}
     shown = len({literal[0] for schema in schemas.values() for part in schema.parts for literal in part})
     more = 0
@@ -62,6 +85,7 @@ def learn_observed(
         "complete": sorted(observed.complete),
         "partial": sorted(set(observed.predicates) - observed.complete),
         "hidden": more,
+        **noise_facts,
     }
     facts["bounds"] = {schema: _as_plain(each, arity[schema]) for schema, each in bounds.items()}
     facts["never_valid_schemas"] = sorted(set(arity) - set(bounds))
