@@ -441,11 +441,12 @@ def _attempts(call: _Call) -> list[Attempt]:
 
         return learn
 
+    schemas_of = partial(learn_lifted_exact, constants=call.names.constants if call.names is not None else ())
     if call.lifted:
-        return [Attempt("schemas", consistent(learn_lifted_exact), call.before_verdicts, classifies_all)]
+        return [Attempt("schemas", consistent(schemas_of), call.before_verdicts, classifies_all)]
     atoms = Attempt("ground atoms", consistent(learn_exact), accept=classifies_all)
     # schemas need fewer traces than ground atoms, and get a third of the time
-    schemas = Attempt("schemas", partial(_schemas, call, learn_lifted_exact), 1 / 3, explains_all)
+    schemas = Attempt("schemas", partial(_schemas, call, schemas_of), 1 / 3, explains_all)
     return [schemas, atoms] if any_method else [atoms]
 
 

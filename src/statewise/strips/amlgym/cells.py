@@ -104,7 +104,9 @@ def run_cell(domain: str, method: str, trajectories: int, options: dict[str, Any
                 observed = halved(observed, atoms, seed) if method == "half" else damaged(observed, atoms, seed)
                 begun = time.process_time()
             names = Names(declared.constants, declared.fits, tuple(declared.predicates))
-            model = learn_observed(observed, hidden=False, names=names, noisy=method == "noisy", seconds=options["seconds"])
+            model = learn_observed(
+                observed, hidden=False, names=names, noisy=method == "noisy", seconds=options["seconds"]
+            )
             if method == "noisy":
                 row["noise"] = model.report["states"]["noise"]
             known = set(observed_schemas(observed))

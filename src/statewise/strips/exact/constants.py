@@ -4,6 +4,8 @@
 already, a constant at one of its places, and arguments of the action at the others. It may be required if its atom was
 never known to be false before an action of the schema, and it is required if what it rejects in addition to all other
 preconditions is worth its description (`preconditions` has the code), as heads in a pool are (`heads.evidence`).
+
+Which objects are constants has to be said: in one instance any object may be special, by facts that never change.
 """
 
 from __future__ import annotations
@@ -40,13 +42,15 @@ class OnConstant(NamedTuple):
     """At each place of the predicate an argument of the schema, or the constant."""
 
 
-def required_constants(predicates: Sequence[Predicate], traces: Traces, clock: Clock) -> list[OnConstant]:
-    """The preconditions on constants that the valid actions of the traces support beside the predicates; none of them
-    rejects a valid trace. Fewer if there is no time left."""
+def required_constants(
+    predicates: Sequence[Predicate], constants: Sequence[str], traces: Traces, clock: Clock
+) -> list[OnConstant]:
+    """The preconditions on `constants` that the valid actions of the traces support beside the predicates; none of
+    them rejects a valid trace. Fewer if there is no time left."""
     traces = traces.valid_only()
-    if not any(each.signature.sorts for each in predicates) or not clock.has_time():
+    if not constants or not any(each.signature.sorts for each in predicates) or not clock.has_time():
         return []
-    places = _Positions(predicates, traces, clock)
+    places = _Positions(predicates, constants, traces, clock)
     chosen: list[OnConstant] = []
     while clock.has_time():
         best = places.best()
@@ -70,9 +74,7 @@ def with_constants(
         of = more[schema]
         constant = next(each for each in terms if isinstance(each, str))
         constants = of.constants if constant in of.constants else (*of.constants, constant)
-        places = tuple(
-            each if isinstance(each, int) else width[schema] + constants.index(constant) for each in terms
-        )
+        places = tuple(each if isinstance(each, int) else width[schema] + constants.index(constant) for each in terms)
         pre = of.pre | {(f"p{predicate}", places)}
         more[schema] = replace(of, pre=pre, constants=constants, arity=width[schema])
     return more
@@ -81,7 +83,7 @@ def with_constants(
 class _Positions:
     """Which ground atoms are known to be false, and which actions are allowed, at positions of the traces."""
 
-    def __init__(self, predicates: Sequence[Predicate], traces: Traces, clock: Clock) -> None:
+    def __init__(self, predicates: Sequence[Predicate], constants: Sequence[str], traces: Traces, clock: Clock) -> None:
         self.traces, self.clock = traces, clock
         self.arguments = [arguments(name) for name in traces.actions]
         self.predicates = with_complements(predicates)
@@ -105,8 +107,9 @@ class _Positions:
             self.of_schema.setdefault(schema, []).append(number)
         self.parameters, objects_of = sorts_of(traces.actions)
         self.objects: dict[int, list[str]] = {}
-        for name, sort in sorted(objects_of.items()):
-            self.objects.setdefault(sort, []).append(name)
+        """The constants of each sort."""
+        for name in sorted(set(constants) & objects_of.keys()):
+            self.objects.setdefault(objects_of[name], []).append(name)
         self.refused: set[OnConstant] = set()
 
     def best(self) -> OnConstant | None:
@@ -129,7 +132,7 @@ class _Positions:
                     for chosen in permutations(range(width), len(rest)):
                         if any(self.parameters[schema, one] != sorts[place] for one, place in zip(chosen, rest)):
                             continue
-                        for constant in self.objects[sort]:
+                        for constant in self.objects.get(sort, ()):
                             terms: list[int | str] = [constant] * len(sorts)
                             for one, place in zip(chosen, rest):
                                 terms[place] = one
@@ -166,9 +169,7 @@ class _Positions:
         delete, add = (effect[:, heads] for effect in self.effects)
         act, _, known = known_false(self.traces, delete, add)
         false = np.unpackbits(known, axis=1, count=len(heads)).astype(bool)
-        return not any(
-            false[act == a, heads.index(head)].any() for a, head in head_of.items() if head is not None
-        )
+        return not any(false[act == a, heads.index(head)].any() for a, head in head_of.items() if head is not None)
 
     def _head(self, literal: OnConstant, action: int) -> int | None:
         """The number of the atom of a literal; None if nothing affects it, so that it is never known to be false."""

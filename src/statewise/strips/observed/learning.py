@@ -112,8 +112,8 @@ def bounds_of(
                 continue
             raise ValueError(
                 f"no STRIPS model explains the states of {error.predicate!r}: {error}. If states list only some of the "
-                "true atoms, read them as such (--states some); if some are wrong, say so (--noise auto), or ignore them "
-                "(--states none)"
+                "true atoms, read them as such (--states some); if some are wrong, say so (--noise auto), or ignore "
+                "them (--states none)"
             ) from None
 
 

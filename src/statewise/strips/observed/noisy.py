@@ -62,10 +62,7 @@ class Votes:
         and after them."""
         single = np.stack([(self.before == value).sum(0) for value in (0, 1)])
         pairs = np.stack(
-            [
-                np.stack([((self.before == one) & (self.after == other)).sum(0) for other in (0, 1)])
-                for one in (0, 1)
-            ]
+            [np.stack([((self.before == one) & (self.after == other)).sum(0) for other in (0, 1)]) for one in (0, 1)]
         )
         return single, pairs
 
@@ -122,7 +119,9 @@ def gathered(
             literals[schema] = tuple(each for each in every if fits(schema, each))
     known_to = np.array([name in complete for name in predicates])
     number = {name: at for at, name in enumerate(predicates)}
-    whole = {schema: known_to[np.array([number[name] for name, _ in of], dtype=np.int64)] for schema, of in literals.items()}
+    whole = {
+        schema: known_to[np.array([number[name] for name, _ in of], dtype=np.int64)] for schema, of in literals.items()
+    }
     atoms: dict[int, tuple[list[str], np.ndarray]] = {}
     rows: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for place in range(len(observed.traces)):
@@ -137,9 +136,7 @@ def gathered(
                 often = {name: named.count(name) for name in set(named)} if len(set(named)) < len(named) else {}
                 atoms[action] = named, np.array([often.get(name, 1) > 1 for name in named], dtype=bool)
             named, shared = atoms[action]
-            before, after = (
-                _values(observed.states[place][one], named, whole[schema]) for one in (at, at + 1)
-            )
+            before, after = (_values(observed.states[place][one], named, whole[schema]) for one in (at, at + 1))
             after[shared] = UNKNOWN
             rows.setdefault(schema, []).append((before, after))
     return {
@@ -285,8 +282,7 @@ def _likeliest(votes: Votes, wrong: float) -> tuple[np.ndarray, np.ndarray, np.n
         for one in (0, 1):
             for other in (0, 1):
                 chance = sum(
-                    (rates if value else 1 - rates) * right[value, one] * right[after(value), other]
-                    for value in (0, 1)
+                    (rates if value else 1 - rates) * right[value, one] * right[after(value), other] for value in (0, 1)
                 )
                 total = total + pairs[one, other] * np.log(chance)
         return total.max(0)
