@@ -55,7 +55,7 @@ def required(truth, name):
     return {atom(each, objects) for each in truth[schema][0]}
 
 
-@pytest.mark.parametrize("wrong, misread, least", [(0.05, 0.05, 0.3), (0.15, 0.0, 0.08), (0.0, 0.1, 0.25)])
+@pytest.mark.parametrize(("wrong", "misread", "least"), [(0.05, 0.05, 0.3), (0.15, 0.0, 0.08), (0.0, 0.1, 0.25)])
 def test_verdicts_of_damaged_walks_are_right(wrong, misread, least):
     noise, decided, right, total = max(wrong, misread), 0, 0, 0
     for seed in range(25):

@@ -160,7 +160,7 @@ def _together(
     ]
     pre, add, delete = bounds
     made = schema_of(chosen[0], chosen[1], chosen[2], arity, named)
-    return SchemaBounds(pre, add, delete, made, named)
+    return SchemaBounds(pre, add, delete, made, named, before.kept | parts.kept(schema))
 
 
 def _widened(part: Literals, schema: Schema, arity: int, named: Sequence[str]) -> Literals:
@@ -186,10 +186,13 @@ def _as_plain(bounds: SchemaBounds, arity: int) -> dict[str, dict[str, list[str]
     """Bounds as plain data for the report: literals as text."""
     constants = bounds.constants
     parts: Mapping[str, Bounds] = {"pre": bounds.pre, "add": bounds.add, "delete": bounds.delete}
-    return {
-        which: {
-            "certain": sorted(with_variables(one, arity, constants) for one in part.certain),
-            "possible": sorted(with_variables(one, arity, constants) for one in part.possible - part.certain),
-        }
+
+    def plain(literals: Literals) -> list[str]:
+        return sorted(with_variables(one, arity, constants) for one in literals)
+
+    found = {
+        which: {"certain": plain(part.certain), "possible": plain(part.possible - part.certain)}
         for which, part in parts.items()
     }
+    found["delete"]["excluded"] = plain(bounds.kept)
+    return found

@@ -9,8 +9,8 @@ occurrence of a schema votes on each literal l, by the values of its atom before
 - l is not changed only if its values before and after are equal: if this and deleting are excluded, it is certain that
   l is added; if this and adding are, that it is deleted.
 
-With a probability of at least `CONFIDENCE` no verdict is wrong: each test has its part of the rest (Bonferroni), and all
-occurrences that may be misread count as votes against it. So verdicts need no model of what damage looks like.
+With a probability of at least `CONFIDENCE` no verdict is wrong: each test has its part of the rest (Bonferroni), and
+all occurrences that may be misread count as votes against it. So verdicts need no model of what damage looks like.
 
 The chosen schema is the likeliest one: of each literal, what the votes say if wrong values have the estimated rate.
 Occurrences that contradict most of what their schema requires and changes are left out as misread, and the votes are
@@ -98,7 +98,8 @@ def noisy_bounds(
         pre, add, delete = _tested(each, rate, misread, alpha)
         pick = chosen[schema]
         made = schema_of(pick.pre & pre.possible, pick.add, pick.delete, width[schema], constants)
-        found[schema] = SchemaBounds(pre, add, delete, made, tuple(constants))
+        kept = frozenset(each.literals) - delete.possible
+        found[schema] = SchemaBounds(pre, add, delete, made, tuple(constants), kept)
     return found, rate
 
 
@@ -265,9 +266,9 @@ class Choice:
 def _likeliest(votes: Votes, wrong: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[L] bool: what is required, added and deleted, if values are wrong at this rate.
 
-    A literal is required if so many false values are likelier of an atom that is always true than of one that is true at
-    an unknown rate, all rates being equally likely. It has an effect if this explains the values better than no effect,
-    each with the likeliest rate of true values before, by more than the choice among all literals costs."""
+    A literal is required if so many false values are likelier of an atom that is always true than of one that is true
+    at an unknown rate, all rates being equally likely. It has an effect if this explains the values better than no
+    effect, each with the likeliest rate of true values before, by more than the choice among all literals costs."""
     from scipy.stats import binom
 
     single, pairs = votes.counts()
