@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from statewise.strips.exact.frame import GRACE, SECONDS, Clock, Listed, Options, Work
+from statewise.strips.exact.frame import GRACE, GRACE_SHARE, SECONDS, Clock, Listed, Options, Work
 from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.lifted import MOST_ARITY, learn_lifted_exact
 from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
@@ -369,7 +369,8 @@ class _Call:
     def _seen(self, report: dict[str, Any]) -> dict[str, bytes]:
         """What the traces show, as a file for the folder; no file if they contradict each other."""
         left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
-        clock = Clock(GRACE if self.stop() else max(GRACE, left))
+        grace = GRACE if self.seconds is None else min(GRACE, GRACE_SHARE * self.seconds)
+        clock = Clock(grace if self.stop() else max(grace, left))
         arity, objects = (MOST_ARITY, sorted(sorts_of(self.traces.actions)[1])) if self.lifted else (None, [])
         seen = Seen.of(
             self.traces,
