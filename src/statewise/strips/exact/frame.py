@@ -166,9 +166,10 @@ class Clock:
 
     def with_grace(self) -> Callable[[], bool]:
         """A function like `has_time` that is true for at least `grace` seconds after the first step that needs it."""
-        if self._grace_ends is None and not self.has_time():
-            self._grace_ends = time.monotonic() + self.grace
-        end = time.monotonic() + self.grace if self._grace_ends is None else self._grace_ends
+        now = time.monotonic()
+        if self._grace_ends is None and now > self.begun + self.seconds:
+            self._grace_ends = now + self.grace
+        end = now + self.grace if self._grace_ends is None else self._grace_ends
         return lambda: time.monotonic() < end or self.has_time()
 
     def reading(self, rows: Sequence[T], share: float = 0.5) -> Iterator[T]:
