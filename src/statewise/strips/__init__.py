@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from statewise.strips.pddl.signature import Declared as Declared
     from statewise.strips.pddl.signature import domain_text as domain_text
     from statewise.strips.pddl.signature import read_declared as read_declared
+    from statewise.strips.planning.checking import Checked as Checked
     from statewise.strips.planning.checking import check as check
     from statewise.strips.planning.checking import described as described
     from statewise.strips.planning.checking import read_seen as read_seen
@@ -135,7 +136,7 @@ PUBLIC = {
     "observed.learning": ("Names", "learn_observed"),
     "pddl.pddl": ("read_domain", "read_problem"),
     "pddl.signature": ("Declared", "domain_text", "read_declared"),
-    "planning.checking": ("check", "described", "read_seen"),
+    "planning.checking": ("Checked", "check", "described", "read_seen"),
     "planning.checking_states": ("StateBounds", "check_states", "read_state_bounds"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
     "planning.plans": ("Plan", "certain_plan", "certain_steps", "plan"),

@@ -259,8 +259,8 @@ class Choice:
                 kept[:] = True
                 break
         literals = votes.literals
-        parts = (frozenset(literals[at] for at in np.flatnonzero(which)) for which in (pre, add, delete))
-        return cls(*parts, kept)
+        one, two, three = (frozenset(literals[at] for at in np.flatnonzero(which)) for which in (pre, add, delete))
+        return cls(one, two, three, kept)
 
 
 def _likeliest(votes: Votes, wrong: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
