@@ -506,3 +506,49 @@ def test_no_accuracy_that_cannot_be_is_compared(world, value, of):
     assert code == 2
     assert "token_accuracy must be a" in said
     assert str(path) in said
+
+
+def test_extract_refuses_what_it_cannot_ask(world, tmp_path):
+    """Bad folders, damaged runs, and logs of one's own with wrong names of actions."""
+    out = tmp_path / "out"
+    symbols = json.loads((world / "run/task/sequences.json").read_text())["symbols"]
+    assert run("strips", "extract", world / "run", "--questions", 3, "--seconds", 1, "--out", out)[0] == 0
+    (tmp_path / "empty").mkdir()
+    damaged = shutil.copytree(world / "run", tmp_path / "damaged")
+    (damaged / "config.json").write_text('{"task": [], "backbone": null}')
+    cut = shutil.copytree(world / "run", tmp_path / "cut")
+    weights = cut / STEP / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "mine.txt").write_text("mine")
+    cases = [
+        [each] for each in (tmp_path / "missing", tmp_path / "empty", world / "data.txt", world / "learned", damaged)
+    ]
+    cases += [[each] for each in (cut, world / "text", world / "corpus", "", "[/b]", "\x00")]
+    own = [world / "run"]
+    cases += [[*own, "--actions", each] for each in (tmp_path / "missing", tmp_path, weights, taken, "")]
+    cases += [[*own, option] for option in ("--share=nan", "--share=-1", "--share=inf", "--seconds=0", "--questions=0")]
+    cases += [
+        [*own, option] for option in ("--seed=-1", "--accept=x", "--checkpoint=99", "--checkpoint=x", "--device=x")
+    ]
+    cases += [[*own, "--against", each] for each in ("x:y", "blocksworld:1e9", tmp_path / "missing", world / "run")]
+    for number, content in enumerate(
+        ("", "\n\n", f"{symbols[0]}\n{symbols[0]}\n", "[/b]\n", "\ud800".encode("utf-8", "surrogatepass"))
+    ):
+        path = tmp_path / f"names-{number}.txt"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        cases.append([*own, "--actions", path])
+    cases = [(words, tmp_path / f"out-{number}") for number, words in enumerate(cases)]
+    for words, place in [*cases, (own, taken), (own, kept), (own, out)]:
+        limits = [] if any(str(word).startswith(("--questions", "--seconds")) for word in words) else ["--questions", 3]
+        try:
+            code, _, said = run("strips", "extract", *words, *limits, "--out", place)
+        except Exception as error:
+            raise AssertionError(f"{words}: {type(error).__name__}: {error}") from error
+        assert code == 2, (words, code, said)
+        assert said.strip(), words
+        assert "Traceback" not in said, words
+    assert taken.read_text() == (kept / "mine.txt").read_text() == "mine"

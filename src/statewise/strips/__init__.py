@@ -70,9 +70,13 @@ if TYPE_CHECKING:
     from statewise.strips.pddl.signature import Declared as Declared
     from statewise.strips.pddl.signature import domain_text as domain_text
     from statewise.strips.pddl.signature import read_declared as read_declared
+    from statewise.strips.planning.checking import Checked as Checked
     from statewise.strips.planning.checking import check as check
     from statewise.strips.planning.checking import described as described
     from statewise.strips.planning.checking import read_seen as read_seen
+    from statewise.strips.planning.checking_states import StateBounds as StateBounds
+    from statewise.strips.planning.checking_states import check_states as check_states
+    from statewise.strips.planning.checking_states import read_state_bounds as read_state_bounds
     from statewise.strips.planning.metrics import applicability as applicability
     from statewise.strips.planning.metrics import problem_solving as problem_solving
     from statewise.strips.planning.metrics import syntactic as syntactic
@@ -140,7 +144,8 @@ PUBLIC = {
     "observed.learning": ("Names", "learn_observed"),
     "pddl.pddl": ("read_domain", "read_problem"),
     "pddl.signature": ("Declared", "domain_text", "read_declared"),
-    "planning.checking": ("check", "described", "read_seen"),
+    "planning.checking": ("Checked", "check", "described", "read_seen"),
+    "planning.checking_states": ("StateBounds", "check_states", "read_state_bounds"),
     "planning.metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
     "planning.plans": ("Plan", "certain_plan", "certain_steps", "plan"),
     "rivals.locm": ("learn_locm",),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from statewise.strips.exact.frame import GRACE, SECONDS, Clock, Listed, Options, Work
+from statewise.strips.exact.frame import GRACE, GRACE_SHARE, SECONDS, Clock, Listed, Options, Work
 from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.lifted import MOST_ARITY, learn_lifted_exact
 from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
@@ -87,8 +87,8 @@ def learn(
     """Learns a ground action model from traces; `settings` are those of training.
 
     `observed`: the traces with their states, which schemas are then learned from; `hidden`: also look for predicates
-    that no state shows; `names`: what a domain declares. `noisy`: whether the traces are noisy. `seconds`: a limit for
-    the whole call; without it each method has its own.
+    that no state shows; `names`: what a domain declares. `noisy`: whether the traces are noisy, of observed states
+    whether some of their atoms are. `seconds`: a limit for the whole call; without it each method has its own.
     `stop`: once it is true, learning ends. `folder`: where the model is written, over an earlier one with `overwrite`.
     `say` is called with messages, `progress` by training.
 
@@ -181,10 +181,9 @@ class _Call:
         if self.method not in METHODS:
             raise ValueError(f"the method must be one of {', '.join(METHODS)}, not {self.method!r}")
         tolerated = self.settings.noise > 0
-        if self.observed is not None and (self.method != "auto" or self.noisy or tolerated):
+        if self.observed is not None and self.method != "auto":
             raise ValueError(
-                "learning from states has no other methods and reads all states as noise-free: omit --method and "
-                "--noise, or ignore the states (--states none)"
+                "learning from states has no other methods: omit --method, or ignore the states (--states none)"
             )
         if self.method in COMPARED and (self.noisy or tolerated):
             raise ValueError(
@@ -202,6 +201,8 @@ class _Call:
             self.noisy, reason = True, f"an interrupted run continues: {NOISY}"
         elif self.observed is not None:
             reason = f"{self.observed.count} states were observed"
+            if self.noisy or tolerated:
+                reason += ", some of whose atoms may be wrong, and some actions misread"
         elif trained:
             self.method, reason = "neural", "an interrupted training run continues"
         else:
@@ -258,7 +259,7 @@ class _Call:
         with alone(self.folder):
             if self.folder is not None:
                 claim(self.folder, self.overwrite, resumes=self.resumes)
-            if self.method != "auto" or not self.noisy:
+            if self.method != "auto" or not self.noisy or self.observed is not None:
                 model = self._first_accepted()
                 if model is not None:
                     return model
@@ -368,7 +369,8 @@ class _Call:
     def _seen(self, report: dict[str, Any]) -> dict[str, bytes]:
         """What the traces show, as a file for the folder; no file if they contradict each other."""
         left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
-        clock = Clock(GRACE if self.stop() else max(GRACE, left))
+        grace = GRACE if self.seconds is None else min(GRACE, GRACE_SHARE * self.seconds)
+        clock = Clock(grace if self.stop() else max(grace, left))
         arity, objects = (MOST_ARITY, sorted(sorts_of(self.traces.actions)[1])) if self.lifted else (None, [])
         seen = Seen.of(
             self.traces,
@@ -390,7 +392,12 @@ def _attempts(call: _Call) -> list[Attempt]:
             Attempt(
                 "states",
                 lambda traces, share: learn_observed(
-                    observed, hidden=call.hidden, names=call.names, **call.options(share)
+                    observed,
+                    hidden=call.hidden,
+                    names=call.names,
+                    noisy=call.noisy,
+                    noise=call.settings.noise or None,
+                    **call.options(share),
                 ),
                 call.before_verdicts,
             )
@@ -435,11 +442,12 @@ def _attempts(call: _Call) -> list[Attempt]:
 
         return learn
 
+    schemas_of = partial(learn_lifted_exact, constants=call.names.constants if call.names is not None else ())
     if call.lifted:
-        return [Attempt("schemas", consistent(learn_lifted_exact), call.before_verdicts, classifies_all)]
+        return [Attempt("schemas", consistent(schemas_of), call.before_verdicts, classifies_all)]
     atoms = Attempt("ground atoms", consistent(learn_exact), accept=classifies_all)
     # schemas need fewer traces than ground atoms, and get a third of the time
-    schemas = Attempt("schemas", partial(_schemas, call, learn_lifted_exact), 1 / 3, explains_all)
+    schemas = Attempt("schemas", partial(_schemas, call, schemas_of), 1 / 3, explains_all)
     return [schemas, atoms] if any_method else [atoms]
 
 

@@ -25,8 +25,9 @@ def run(words: list[str]) -> int:
         "--methods",
         default="ours,SAM,OffLAM,NOLAM,ROSAME",
         help="separated by commas: actions (ours from actions alone), names (the same, named after the true domain), "
-        "half (ours from half of the atoms), full (ours from full states), ours (these four), SAM, OffLAM, NOLAM, "
-        "ROSAME (default: all)",
+        "half (ours from half of the atoms), full (ours from full states), ours (these four), walks (ours from the "
+        "actions of 30 walks of its own for each trajectory), noisy (ours from full states, with a twentieth of the "
+        "atoms and of the actions wrong), SAM, OffLAM, NOLAM, ROSAME (default: ours and the last four)",
     )
     parser.add_argument("--domains", default="", help="separated by commas (default: all 21)")
     parser.add_argument(

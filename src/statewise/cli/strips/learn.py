@@ -102,8 +102,8 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--noise",
         metavar="SHARE",
-        help="share of noisy traces to tolerate, or auto if it is unknown (default: no noise, unless the traces "
-        "contradict each other)",
+        help="share of noisy traces to tolerate, or of wrong atoms in observed states and of misread actions; auto if "
+        "it is unknown (default: no noise, unless the traces contradict each other)",
     )
     parser.add_argument(
         "--pool", action="store_true", default=None, dest="pool", help="neural: always use the pooled model"
@@ -333,11 +333,18 @@ def _states(report: dict[str, Any]) -> None:
         for which in ("certain", "possible")
     )
     required = sum(len(each["pre"]["possible"]) + len(each["pre"]["certain"]) for each in bounds.values())
+    all_required = "" if "noise" in seen else ", and required by the model"
     _entry(
         "decided",
-        f"{certain} effects are certain, {open_effects} more are possible; {required} preconditions are possible, and "
-        "required by the model; all others are excluded (report.json lists them)",
+        f"{certain} effects are certain, {open_effects} more are possible; {required} preconditions are possible"
+        f"{all_required}; all others are excluded (report.json lists them)",
     )
+    if "noise" in seen:
+        _entry(
+            "noise",
+            f"with probability {seen['confidence']:g} none of this is wrong, if at most {seen['noise']:.1%} of the "
+            "atoms are wrong and of the actions misread; the model has what is likeliest",
+        )
     if unseen := report["never_valid_schemas"]:
         _entry(
             "unseen", f"{', '.join(unseen)}: never valid between two states, so nothing is known about their effects"

@@ -6,6 +6,8 @@
 | `names` | the same; its predicates are then named after those of the true domain that they match best |
 | `half` | half of the atoms of each state, drawn at random, and the declarations of the domain |
 | `full` | all atoms of each state, and the declarations of the domain |
+| `noisy` | the same as `full`, with a twentieth of all atoms wrong, and a twentieth of the actions replaced |
+| `walks` | the actions of our own walks in the third problem, `WALKS` for each trajectory that others get |
 | SAM, OffLAM, NOLAM, ROSAME | the same as `full`, through AMLGym's adapters |
 """
 
@@ -19,6 +21,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -32,13 +35,21 @@ from statewise.strips.model.states import Observed, State, States
 from statewise.strips.observed.learning import Names, learn_observed
 from statewise.strips.pddl.pddl import read_domain, read_problem
 from statewise.strips.pddl.signature import Declared, domain_text, read_declared
+from statewise.strips.trace_data.random_traces import traces
 from statewise.strips.trace_data.state_files import joined_files
 from statewise.strips.verification.verification import verify
 
 OURS = ("actions", "names", "half", "full")
+MORE = ("noisy", "walks")
+"""Methods of ours that do not learn from AMLGym's trajectories as they are."""
 RIVALS = ("SAM", "OffLAM", "NOLAM", "ROSAME")
 PLANNER = {"fast_downward_search_config": "let(hff,ff(),let(hcea,cea(),lazy_greedy([hff,hcea],preferred=[hff,hcea])))"}
 """The search of Fast Downward that `amlgym.metrics` uses."""
+DAMAGE = 0.05
+"""The share of wrong atoms, and that of replaced actions, of `noisy`."""
+WALKS, WALK_LENGTH, WALKED = 30, 80, 2
+"""Walks of `walks` for each trajectory, the most actions of each, and the place of their problem: many domains have
+problems with only one object of some sort before it."""
 FULLY_TESTED = 10
 """The number of trajectories with which problem solving is measured, too."""
 
@@ -80,16 +91,24 @@ def run_cell(domain: str, method: str, trajectories: int, options: dict[str, Any
             learn = _rival(method)  # imports the libraries, which is not counted
             begun = time.process_time()
             learned.write_text(learn(str(true), list(map(str, files)), scratch), encoding="utf-8")
+        elif method == "walks":
+            return row | _from_walks(base, domain, trajectories, options)
         elif method in ("actions", "names"):
             schemas = _from_actions(files, options["seconds"])
         else:
             declared = read_declared(true)
             observed = _together(files)
-            if method == "half":
-                observed = halved(observed, _atoms(base, true, files, observed, declared), zlib.crc32(domain.encode()))
+            seed = zlib.crc32(domain.encode())
+            if method in ("half", "noisy"):
+                atoms = _atoms(base, true, files, observed, declared)
+                observed = halved(observed, atoms, seed) if method == "half" else damaged(observed, atoms, seed)
                 begun = time.process_time()
             names = Names(declared.constants, declared.fits, tuple(declared.predicates))
-            model = learn_observed(observed, hidden=False, names=names, seconds=options["seconds"])
+            model = learn_observed(
+                observed, hidden=False, names=names, noisy=method == "noisy", seconds=options["seconds"]
+            )
+            if method == "noisy":
+                row["noise"] = model.report["states"]["noise"]
             known = set(observed_schemas(observed))
             learned.write_text(
                 domain_text(declared, {name: each for name, each in model.schemas.items() if name in known}),
@@ -170,8 +189,61 @@ def halved(observed: Observed, atoms: Sequence[Sequence[str]], seed: int, share:
     return Observed(observed.traces, tuple(everything))
 
 
+def damaged(
+    observed: Observed, atoms: Sequence[Sequence[str]], seed: int, wrong: float = DAMAGE, misread: float = DAMAGE
+) -> Observed:
+    """The same traces with a share of the atoms of each state wrong, true and false ones alike, and a share of the
+    actions replaced by another ground action. `atoms` are all ground atoms of each trace, whose predicates stay
+    complete."""
+    drawn = random.Random(seed)
+    traces, count = observed.traces, len(observed.traces.actions)
+    rows = tuple(
+        tuple(
+            (action + drawn.randrange(1, count)) % count if count > 1 and drawn.random() < misread else action
+            for action in row
+        )
+        for row in traces.rows
+    )
+    states: list[tuple[State | None, ...]] = []
+    for each, every in zip(observed.states, atoms):
+        seen: list[State | None] = []
+        for state in each:
+            true = state.true if state is not None else frozenset[str]()
+            flipped = frozenset(atom for atom in every if drawn.random() < wrong)
+            seen.append(State(true ^ flipped) if state is not None else None)
+        states.append(tuple(seen))
+    return Observed(replace(traces, rows=rows), tuple(states), observed.complete)
+
+
 def _from_actions(files: Sequence[Path], seconds: float) -> dict[str, Schema]:
     return learn_lifted_exact(_together(files).traces, seconds=seconds).schemas
+
+
+def _from_walks(base: Path, domain: str, trajectories: int, options: dict[str, Any]) -> dict[str, Any]:
+    """What a row says of schemas learned from walks: exact on the problem of the walks, and in `problems` on others."""
+    true = base / "domains" / f"{domain}.pddl"
+    problems = numbered(base / "problems" / "learning" / domain)
+    walked = problems[min(WALKED, len(problems) - 1)]
+    row: dict[str, Any] = {"problems": {}}
+    world = read_domain(true, walked)
+    walks = traces(world, WALKS * trajectories, WALK_LENGTH, 1, negatives=0.0, start="both", aimed=True)
+    begun = time.process_time()
+    model = learn_lifted_exact(walks, seconds=options["seconds"])
+    row["seconds"] = round(time.process_time() - begun, 3)
+    row |= {"walked": walked.name, "walks": len(walks), "actions": len(world.model.names)}
+    row |= {key: model.report[key] for key in ("predicates", "unfinished", "few_objects", "on_constants")}
+    row["open"] = len(model.report["open"])
+    for problem in dict.fromkeys([walked, problems[0], problems[len(problems) // 2]]):
+        world = read_domain(true, problem)
+        learned = ground(model.schemas, world.model.names)
+        verdict = verify(learned, world, drawn_only=True, seconds=options["verify_seconds"])
+        row["problems"][problem.name] = verdict.outcome
+        if problem == walked:
+            row |= {"exact": verdict.outcome, "proven": verdict.proven}
+        if verdict.counterexample is not None and "counterexample" not in row:
+            row["counterexample"] = list(verdict.counterexample)[-4:]
+            row["at_fault"] = [verdict.accepted_by, verdict.head]
+    return row
 
 
 def _rival(method: str) -> Any:

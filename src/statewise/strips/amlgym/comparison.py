@@ -21,9 +21,9 @@ from statewise.reporting.tables import markdown_table
 from statewise.runtime.durable import write_atomically
 from statewise.runtime.json_files import ANYTHING, COUNT, TEXT, Shape, json_bytes, read_json
 from statewise.runtime.messages import short, suggestion
-from statewise.strips.amlgym.cells import OURS, RIVALS, domains, folder_of_amlgym
+from statewise.strips.amlgym.cells import MORE, OURS, RIVALS, domains, folder_of_amlgym
 
-METHODS = (*OURS, *RIVALS)
+METHODS = (*OURS, *MORE, *RIVALS)
 ROW: Shape = {"domain": TEXT, "method": TEXT, "trajectories": COUNT, "options": {...: ANYTHING}}
 OPTIONS: Mapping[str, float] = {
     "seconds": 30.0,
@@ -50,7 +50,8 @@ MEASURES = (
 
 
 def amlgym_methods(text: str) -> list[str]:
-    """The methods that a list separated by commas names; `ours` stands for all of ours. Raises `ValueError`."""
+    """The methods that a list separated by commas names; `ours` stands for those of ours
+    that learn from the trajectories as they are. Raises `ValueError`."""
     known = {name.lower(): name for name in METHODS}
     found: dict[str, None] = {}
     for word in text.split(","):

@@ -187,14 +187,20 @@ def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Tra
 
 
 def with_complements(predicates: Sequence[Predicate]) -> list[Predicate]:
-    """The predicates, each also deleted by the slots that require its complement: these show that it is false."""
+    """The predicates, each also deleted by the slots that require its complement: these show that it is false. Slots
+    that require both show nothing: nothing has changed the atoms of the objects with which they happened."""
     by_effect: dict[tuple[Signature, ActionSet, ActionSet], ActionSet] = {}
     for each in predicates:
         for pre, add, delete in each.mirrored():
             key = each.signature, add, delete
             by_effect[key] = by_effect.get(key, 0) | pre
     return [
-        replace(each, delete=each.delete | by_effect.get((each.signature, each.delete, each.add), 0) & ~each.add)
+        replace(
+            each,
+            delete=each.delete
+            | by_effect.get((each.signature, each.delete, each.add), 0)
+            & ~(each.add | by_effect[each.signature, each.add, each.delete]),
+        )
         for each in predicates
     ]
 

@@ -114,7 +114,9 @@ def _damaged(folder: Path, why: object) -> ValueError:
 SECONDS = 60.0
 """The default time limit in seconds."""
 GRACE = 2.0
-"""Seconds for a step without which there is no model, once the time is up."""
+"""The most seconds for a step without which there is no model, once the time is up."""
+GRACE_SHARE = 1 / 25
+"""The largest share of the limit for such a step: a call has few, and ends within a tenth of its limit."""
 READING = "reading all traces"
 PRUNING = 30.0
 """The most seconds for dropping atoms that others imply."""
@@ -147,6 +149,7 @@ class Clock:
     """What was not finished for lack of time, in words."""
     too_many: list[str] = field(default_factory=list)
     """What could not be finished in any time, in words."""
+    _grace_ends: float | None = None
 
     def left(self) -> float:
         """Seconds until the limit; 0 once `stop()` is true."""
@@ -156,9 +159,17 @@ class Clock:
         """Whether there is time left."""
         return self.left() > 0
 
+    @property
+    def grace(self) -> float:
+        """Seconds for a step without which there is no model, once the time is up."""
+        return min(GRACE, GRACE_SHARE * self.seconds)
+
     def with_grace(self) -> Callable[[], bool]:
-        """A function like `has_time` that is true for at least `GRACE` more seconds."""
-        end = time.monotonic() + GRACE
+        """A function like `has_time` that is true for at least `grace` seconds after the first step that needs it."""
+        now = time.monotonic()
+        if self._grace_ends is None and now > self.begun + self.seconds:
+            self._grace_ends = now + self.grace
+        end = now + self.grace if self._grace_ends is None else self._grace_ends
         return lambda: time.monotonic() < end or self.has_time()
 
     def reading(self, rows: Sequence[T], share: float = 0.5) -> Iterator[T]:

@@ -5,7 +5,8 @@ predicate is required by all slots that never occurred while it was known to be 
 of objects, so that even rare slots have occasions. It is kept if the traces support it, as heads are in a pool
 (`heads.evidence`). Predicates that need not alternate are kept if the traces support what they reject in addition
 (`elementary`). Negative traces that no kept predicate catches are covered by the fewest others, of both kinds. If some
-remain, predicates with one more argument are tried. The report says what the traces leave open."""
+remain, predicates with one more argument are tried. Preconditions on the given constants are added at the end
+(`constants`). The report says what the traces leave open."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from statewise.runtime.messages import counted
+from statewise.strips.exact.constants import required_constants, with_constants
 from statewise.strips.exact.elementary import Question, chosen_elementary, elementary, merged, weigh
 from statewise.strips.exact.features import MOST
 from statewise.strips.exact.frame import READING, Clock, Listed, Options, Work
@@ -46,10 +48,13 @@ WEIGHED = 500
 """The most traces in which the evidence for predicates is counted."""
 
 
-def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **options: Unpack[Options]) -> LiftedModel:
+def learn_lifted_exact(
+    traces: Traces, *, arity: int = ARITY, constants: Sequence[str] = (), **options: Unpack[Options]
+) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
-    Predicates have up to `arity` arguments, or up to three if negative traces need them. Raises `ValueError` if a
+    Predicates have up to `arity` arguments, or up to three if negative traces need them. `constants` are objects that
+    actions may require without having them as arguments. Raises `ValueError` if a
     schema occurs with different numbers of arguments and without python-sat, and `Contradiction` if no action model
     explains the traces.
     """
@@ -76,14 +81,17 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **options: Unpack[
             best = _chosen(offered, windows, traces, clock)
     if best is None:
         best = _chosen(offered, windows, traces, clock)
+    on_constants = required_constants(best.predicates, constants, traces, clock)
     # predicates of some traces may reject others, so the accuracy is computed unless all were read
-    accuracy = {} if READING in clock.cut else {"training_accuracy": best.accuracy}
+    known = not on_constants and READING not in clock.cut
+    accuracy = {"training_accuracy": best.accuracy} if known else {}
     return work.lifted(
-        as_schemas(best.predicates, traces.actions),
+        with_constants(as_schemas(best.predicates, traces.actions), on_constants, traces.actions),
         {
             "settings": {"arity": arity},
             "offered": len(offered),
             "by_arity": counts,
+            "on_constants": len(on_constants),
             "predicates": len(best.predicates),
             "not_alternating": best.elementary,
             **accuracy,

@@ -41,6 +41,8 @@ class SchemaBounds:
     chosen: Schema = field(default_factory=Schema)
     constants: tuple[str, ...] = ()
     """The objects that literals name at the places after the arguments; of `chosen`, only those that it names."""
+    kept: Literals = frozenset()
+    """The literals that are certainly not deleted. Of those that are neither here nor possible nothing is known."""
 
 
 class Contradiction(ValueError):
@@ -73,12 +75,14 @@ def bounded(evidence: Evidence, fits: Callable[[Literal], bool] = lambda literal
     delete = _fewest(evidence.deleted, deletable, certain_delete)
     wanted = [*evidence.added, *(images - {one} for one in delete for images in evidence.true_after if one in images)]
     add = _fewest(wanted, after, certain_add)
+    may_delete = deletable | _replaceable(named, after - certain_add, after, evidence.true_after)
     return SchemaBounds(
         Bounds(frozenset(), before),
         Bounds(certain_add, after),
-        Bounds(certain_delete, deletable | _replaceable(named, after - certain_add, after, evidence.true_after)),
+        Bounds(certain_delete, may_delete),
         schema_of(before, add, delete - add, evidence.arity, evidence.constants),
         evidence.constants,
+        frozenset(one for images in evidence.true_after for one in images if fits(one)) - may_delete,
     )
 
 

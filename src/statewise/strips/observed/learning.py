@@ -2,23 +2,25 @@
 
 Each observed predicate is learned by itself: of a complete one, what its atoms show decides its effects and bounds its
 preconditions (`bounds`). Predicates that no state shows are found from the actions alone (`exact.lifted`), unless the
-states are said to be full, and kept if they forbid more than the observed ones do.
+states are said to be full, and kept if they forbid more than the observed ones do. If some atoms are wrong and some
+actions misread, votes decide (`noisy`), and hidden predicates are not looked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from statewise.runtime.messages import counted
-from statewise.strips.exact.frame import SECONDS, Clock, Options, Work
+from statewise.strips.exact.frame import SECONDS, Clock, Listed, Options, Work
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.model.schemas import LiftedModel, Literal, Schema, arguments, with_variables
 from statewise.strips.model.states import Observed, State
 from statewise.strips.observed.bounds import Bounds, Contradiction, Literals, SchemaBounds, bounded, schema_of
 from statewise.strips.observed.evidence import Unexplained, constants_of, gather
 from statewise.strips.observed.hidden import joined
+from statewise.strips.observed.noisy import CONFIDENCE, noisy_bounds
 from statewise.strips.observed.partial import PARTS, PartBounds, partly_bounded
 
 __all__ = ["Names", "learn_observed"]
@@ -35,17 +37,38 @@ class Names(NamedTuple):
 
 
 def learn_observed(
-    observed: Observed, *, hidden: bool = True, names: Names | None = None, **options: Unpack[Options]
+    observed: Observed,
+    *,
+    hidden: bool = True,
+    names: Names | None = None,
+    noisy: bool = False,
+    noise: float | None = None,
+    seconds: float = SECONDS,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[str], None] = lambda text: None,
+    listed: Listed | None = None,
 ) -> LiftedModel:
     """Learns schemas from traces whose actions are written `schema object object`, with observed states.
 
-    `hidden`: also look for predicates that no state shows. `report["bounds"]` says of each literal that is not excluded
-    whether it is certain or only possible. Raises `ValueError` if no STRIPS model explains the states of a complete
-    predicate, or if a schema or predicate occurs with different numbers of arguments."""
+    `hidden`: also look for predicates that no state shows. `noisy`: some atoms are wrong and some actions misread;
+    `noise` is the largest share of each, estimated without it. The other options are those of `frame.Options`.
+    `report["bounds"]` says of each literal that is not excluded whether it is certain or only possible; of noisy states
+    all of this is right with a probability of `report["states"]["confidence"]`. Raises `ValueError` if no STRIPS model
+    explains the states of a complete predicate that is not noisy, if a schema or predicate occurs with different
+    numbers of arguments, and for a share of noise outside [0, 0.4]."""
     names = names or Names()
+    options: Options = {"seconds": seconds, "stop": stop, "progress": progress}
+    if listed is not None:
+        options["listed"] = listed
     work = Work("states", observed.traces, **options)
     arity = _arities(observed)
-    bounds, observed = bounds_of(observed, names, work.clock, lenient=hidden)
+    noise_facts: dict[str, Any] = {}
+    if noisy:
+        hidden = False
+        bounds, rate = noisy_bounds(observed, work.clock, noise=noise, constants=names.constants, fits=names.fits)
+        noise_facts = {"noise": round(rate, 4), "confidence": CONFIDENCE}
+    else:
+        bounds, observed = bounds_of(observed, names, work.clock, lenient=hidden)
     schemas = {schema: bounds[schema].chosen if schema in bounds else Schema() for schema in arity}
     shown = len({literal[0] for schema in schemas.values() for part in schema.parts for literal in part})
     more = 0
@@ -62,6 +85,7 @@ def learn_observed(
         "complete": sorted(observed.complete),
         "partial": sorted(set(observed.predicates) - observed.complete),
         "hidden": more,
+        **noise_facts,
     }
     facts["bounds"] = {schema: _as_plain(each, arity[schema]) for schema, each in bounds.items()}
     facts["never_valid_schemas"] = sorted(set(arity) - set(bounds))
@@ -88,7 +112,8 @@ def bounds_of(
                 continue
             raise ValueError(
                 f"no STRIPS model explains the states of {error.predicate!r}: {error}. If states list only some of the "
-                "true atoms, read them as such (--states some); if they are wrong, ignore them (--states none)"
+                "true atoms, read them as such (--states some); if some are wrong, say so (--noise auto), or ignore "
+                "them (--states none)"
             ) from None
 
 
@@ -135,7 +160,7 @@ def _together(
     ]
     pre, add, delete = bounds
     made = schema_of(chosen[0], chosen[1], chosen[2], arity, named)
-    return SchemaBounds(pre, add, delete, made, named)
+    return SchemaBounds(pre, add, delete, made, named, before.kept | parts.kept(schema))
 
 
 def _widened(part: Literals, schema: Schema, arity: int, named: Sequence[str]) -> Literals:
@@ -161,10 +186,13 @@ def _as_plain(bounds: SchemaBounds, arity: int) -> dict[str, dict[str, list[str]
     """Bounds as plain data for the report: literals as text."""
     constants = bounds.constants
     parts: Mapping[str, Bounds] = {"pre": bounds.pre, "add": bounds.add, "delete": bounds.delete}
-    return {
-        which: {
-            "certain": sorted(with_variables(one, arity, constants) for one in part.certain),
-            "possible": sorted(with_variables(one, arity, constants) for one in part.possible - part.certain),
-        }
+
+    def plain(literals: Literals) -> list[str]:
+        return sorted(with_variables(one, arity, constants) for one in literals)
+
+    found = {
+        which: {"certain": plain(part.certain), "possible": plain(part.possible - part.certain)}
         for which, part in parts.items()
     }
+    found["delete"]["excluded"] = plain(bounds.kept)
+    return found

@@ -37,10 +37,16 @@ class PartBounds:
         self.certain: dict[tuple[str, int], set[Literal]] = {}
         self.possible: dict[tuple[str, int], set[Literal]] = {}
         self.chosen: dict[tuple[str, int], set[Literal]] = {}
+        self.excluded: dict[str, set[Literal]] = {}
+        """The literals that are certainly not deleted, by schema."""
 
     def bounds(self, schema: str, part: int) -> Bounds:
         """The bounds of a part of a schema."""
         return Bounds(frozenset(self.certain.get((schema, part), ())), frozenset(self.possible.get((schema, part), ())))
+
+    def kept(self, schema: str) -> Literals:
+        """The literals of a schema that are certainly not deleted."""
+        return frozenset(self.excluded.get(schema, ()))
 
     def chosen_of(self, schema: str, part: int) -> Literals:
         """The chosen literals of a part of a schema."""
@@ -223,6 +229,8 @@ def _decided(encoding: _Encoding, clock: Clock, predicate: str) -> PartBounds:
                     can_lack = bool(sat.solve(assumptions=[-variable]))
                 else:
                     can_be = bool(sat.solve(assumptions=[variable]))
+            if not can_be and part == DELETE:
+                found.excluded.setdefault(key[0], set()).add(key[1])
             if can_be:
                 found.possible.setdefault(where, set()).add(key[1])
                 if not can_lack:

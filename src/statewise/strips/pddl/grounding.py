@@ -55,8 +55,8 @@ class NotStrips(ValueError):
         self.line, self.in_domain = line, in_domain
 
 
-def ground(task: Task) -> Ground:
-    """Grounds a task.
+def ground(task: Task, *, any_goal: bool = False) -> Ground:
+    """Grounds a task. With `any_goal` a goal that STRIPS cannot express is left out.
 
     An action with a disjunction or a conditional effect is compiled into several: `schema#1 object`,
     `schema#2 object`, and so on. An atom that an action both adds and deletes is added, as in PDDL. Raises `NotStrips`
@@ -89,7 +89,13 @@ def ground(task: Task) -> Ground:
         if all(constant(atom) in (None, value) for atom, value in each.pre):
             each.pre = frozenset(literal for literal in each.pre if constant(literal[0]) is None)
             kept.append(each)
-    goal = {(atom, value) for atom, value in _goal(task, constant) if constant(atom) != value}
+    try:
+        wanted = _goal(task, constant)
+    except NotStrips:
+        if not any_goal:
+            raise
+        wanted = frozenset()
+    goal = {(atom, value) for atom, value in wanted if constant(atom) != value}
     denied = {atom for atom, value in goal.union(*(each.pre for each in kept)) if not value}
     relevant = {atom for atom in affected if constant(atom) is None} | {atom for atom, _ in goal}
     predicate_at = {name: place for place, name in enumerate(task.predicates)}
@@ -156,9 +162,7 @@ def _goal(task: Task, constant: Truth) -> Conjunction:
         return parts[0]
     if len(simple) != 1:
         raise NotStrips(
-            "the goal is not a conjunction of atoms and negated atoms: it cannot be grounded to STRIPS",
-            task.goal_line,
-            False,
+            "the goal is a disjunction (or, imply, exists): it cannot be grounded to STRIPS", task.goal_line, False
         )
     return simple.pop()
 

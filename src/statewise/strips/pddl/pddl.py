@@ -53,9 +53,9 @@ def _quietly() -> Iterator[None]:
 
 
 def read_domain(domain_path: str | Path, problem_path: str | Path) -> Domain:
-    """The domain of `read_problem`: ground, starting in the initial state of the problem. Raises what `read_problem`
-    raises."""
-    return read_problem(domain_path, problem_path).domain
+    """The domain of `read_problem`: ground, starting in the initial state of the problem. A goal that STRIPS cannot
+    express is left out. Raises what else `read_problem` raises."""
+    return _read(Path(domain_path), Path(problem_path), any_goal=True).domain
 
 
 def read_problem(domain_path: str | Path, problem_path: str | Path) -> Problem:
@@ -67,12 +67,16 @@ def read_problem(domain_path: str | Path, problem_path: str | Path) -> Problem:
     by the h^2 bound, are dropped. Raises `ValueError`, with file and line, for malformed PDDL and for features that
     cannot be grounded to STRIPS; `OSError` for a missing file.
     """
+    return _read(Path(domain_path), Path(problem_path), any_goal=False)
+
+
+def _read(domain_path: Path, problem_path: Path, *, any_goal: bool) -> Problem:
     from statewise.strips.pddl.grounding import NotStrips, ground
     from statewise.strips.pddl.parsing import parse_task
 
-    domain_path, problem_path = Path(domain_path), Path(problem_path)
     try:
-        grounded = ground(parse_task(domain_path, text_of(domain_path), problem_path, text_of(problem_path)))
+        task = parse_task(domain_path, text_of(domain_path), problem_path, text_of(problem_path))
+        grounded = ground(task, any_goal=any_goal)
     except NotStrips as error:
         path = domain_path if error.in_domain else problem_path
         raise ValueError(f"{path}:{error.line}: {error}") from None
