@@ -181,7 +181,7 @@ def train(
     """Trains the chosen runs that are not finished, `jobs` at a time or all on a Slurm cluster, and writes the report
     on all runs in the folder `out`. `report_only`: trains nothing. `progress`: prints a line when a run starts and
     ends. `saved`: a folder in which finished runs of these recipes and seeds are looked for; the folder `out` gets
-    links to them. Raises `FileExistsError` if the folder holds anything else, or runs of other recipes."""
+    links to their checkpoints, and its own reports: nothing is written into them. Raises `FileExistsError` if the folder holds anything else, or runs of other recipes."""
 
     recipes = chosen.recipes(commands=not report_only)
     with contextlib.ExitStack() as held:
@@ -322,8 +322,8 @@ UNLIKE = ("threads", "keep", "log_every", "checkpoint_every", "tensorboard")
 
 
 def _link_saved(saved: Path, planned: list[Planned], recipes: dict[str, Recipe], show: Show) -> None:
-    """Links finished runs below `saved` that have the recipe and the seed of a planned run that does not exist. Raises
-    `FileNotFoundError` if `saved` is no folder."""
+    """Takes finished runs below `saved` that have the recipe and the seed of a planned run that does not exist, as
+    `Run.linked` does. Raises `FileNotFoundError` if `saved` is no folder."""
     from statewise.model.recipes import read_recipe
 
     if not saved.is_dir():
@@ -341,7 +341,7 @@ def _link_saved(saved: Path, planned: list[Planned], recipes: dict[str, Recipe],
             recipe = read_recipe(json.dumps(run.recipe()), source=str(path))
             one = wanted.get(identity(recipe, recipe.seed))
             if one is not None and not one.folder.exists() and run.complete():
-                one.folder.symlink_to(path.parent.resolve(), target_is_directory=True)
+                run.linked(one.folder)
                 show(f"{one.cell.name} seed {one.seed}: {path.parent}")
 
 
