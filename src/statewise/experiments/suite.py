@@ -317,8 +317,8 @@ def _run_all(
     return RunsOutcome(out, failed, received, in_cluster)
 
 
-UNLIKE = ("threads", "keep", "log_every", "checkpoint_every", "tensorboard")
-"""Fields of a trainer in which a saved run may differ: they change no weights."""
+UNLIKE = ("threads", "compile", "keep", "log_every", "checkpoint_every", "tensorboard")
+"""Fields of a trainer in which a saved run may differ: they change weights by rounding at most."""
 
 
 def _link_saved(saved: Path, planned: list[Planned], recipes: dict[str, Recipe], show: Show) -> None:
