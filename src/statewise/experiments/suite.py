@@ -181,7 +181,8 @@ def train(
     """Trains the chosen runs that are not finished, `jobs` at a time or all on a Slurm cluster, and writes the report
     on all runs in the folder `out`. `report_only`: trains nothing. `progress`: prints a line when a run starts and
     ends. `saved`: a folder in which finished runs of these recipes and seeds are looked for; the folder `out` gets
-    links to their checkpoints, and its own reports: nothing is written into them. Raises `FileExistsError` if the folder holds anything else, or runs of other recipes."""
+    links to their checkpoints, and its own reports: nothing is written into them. Raises `FileExistsError` if the
+    folder holds anything else, or runs of other recipes."""
 
     recipes = chosen.recipes(commands=not report_only)
     with contextlib.ExitStack() as held:
@@ -336,13 +337,14 @@ def _link_saved(saved: Path, planned: list[Planned], recipes: dict[str, Recipe],
 
     wanted = {identity(recipes[one.cell.name], one.seed): one for one in planned if not one.folder.exists()}
     for path in sorted(saved.glob("**/config.json")):
+        run, one, usable = Run(path.parent), None, False
         with contextlib.suppress(ValueError, OSError):  # damaged runs, and files of others with this name
-            run = Run(path.parent)
             recipe = read_recipe(json.dumps(run.recipe()), source=str(path))
             one = wanted.get(identity(recipe, recipe.seed))
-            if one is not None and not one.folder.exists() and run.complete():
-                run.linked(one.folder)
-                show(f"{one.cell.name} seed {one.seed}: {path.parent}")
+            usable = one is not None and not one.folder.exists() and run.complete()
+        if one is not None and usable:
+            run.linked(one.folder)
+            show(f"{one.cell.name} seed {one.seed}: {path.parent}")
 
 
 def _pictures(chosen: Chosen, there: list[Planned], runs: dict[Path, SuiteRun]) -> tuple[dict[str, bytes], list[str]]:

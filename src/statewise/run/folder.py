@@ -279,7 +279,8 @@ class Run:
                     (scratch / name).symlink_to(here / name)
             (scratch / "reports").mkdir()
             for path in self.reports_folder.glob("*.*"):
-                shutil.copyfile(path, scratch / "reports" / path.name)
+                if path.is_file() and not path.is_symlink():
+                    shutil.copyfile(path, scratch / "reports" / path.name)
             scratch.chmod(here.stat().st_mode & 0o777)
             scratch.rename(folder)
         except BaseException:
