@@ -162,10 +162,13 @@ def _places_of_registers(implicit: Mapping[str, Any], domain: Domain, source: st
     return chosen
 
 
-def _others(schema: str) -> ValueError:
+def _others(schema: str, lacking: str = "") -> ValueError:
+    """`lacking`: a predicate that determines an argument, and of which the domain's states have no atom."""
+    why = "the domain does not determine them, or determines other objects"
+    if lacking:
+        why = f"its states have no atoms of {lacking!r} (read from PDDL files, they lack all atoms that never change)"
     return ValueError(
-        f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: the domain "
-        "does not determine them, or determines other objects"
+        f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: {why}"
     )
 
 
@@ -192,10 +195,9 @@ def _places(
     known = {
         (name, len(objects)) for _, facts in occurrences for name, atoms in facts.atoms.items() for objects in atoms
     }
-    if any(
-        (query.predicate, len(query.places)) not in known for each in some.get(schema, ()) for query in each.definition
-    ):
-        raise _others(schema)
+    for query in (query for each in some.get(schema, ()) for query in each.definition):
+        if (query.predicate, len(query.places)) not in known:
+            raise _others(schema, query.predicate)
     for named in permutations(range(arity), count):
         found: list[set[int]] | None = None
         for objects, facts in occurrences:
