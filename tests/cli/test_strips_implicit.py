@@ -61,7 +61,17 @@ def test_from_a_log_of_directions_to_pddl(moves, tmp_path, capsys):
     assert called(capsys, "strips", "export", out, "--lifted", "--out", pddl)[0] == 0
     assert "(:action up\n  :parameters (?x1 - type-x ?x2 - type-x ?x3 - type-t)" in pddl.read_text()
     assert "left arguments out" in refused(capsys, "strips", "check", out, moves)
-    assert "not those of the domain's" in refused(capsys, "strips", "verify", out, "--against", "grid:3x3")
+    assert "not those of the domain's" in (why := refused(capsys, "strips", "verify", out, "--against", "grid:3x3"))
+    assert "no atoms of" in why
+    for words in (
+        ["verify", out, "--against", pddl],
+        ["verify", pddl, "--against", out],
+        ["simplify", out, "--against", "npuzzle:2x2", "--out", tmp_path / "simple"],
+        ["show", out, "--against", "npuzzle:2x2"],
+    ):
+        assert "only states show which arguments" in last_line(capsys, "strips", *words)
+    code, said, _ = called(capsys, "strips", "evaluate", out, "--against", "npuzzle:2x2", "--walks", "2", "--json")
+    assert (code, json.loads(said)["equivalence"]["definition_1"]) == (0, "equivalent")
     report = json.loads((out / "report.json").read_text())
     for damaged in ([], 3, {"shown": {}}, {**report["implicit"], "shown": {"up": -1}}, {"registers": []}):
         (out / "report.json").write_text(json.dumps({**report, "implicit": damaged}))

@@ -566,11 +566,16 @@ def test_the_suite_of_the_paper_makes_its_pictures_from_saved_runs_too(tmp_path,
     assert "| star |" not in strips
 
     before = len(ran)
+    theirs = out / "ferry" / "next_token-lstm" / "seed-1"
+    before_saved = {path: path.read_bytes() for path in theirs.rglob("*") if path.is_file()}
     only = ["ferry/next_token-lstm", "ferry/next_token-stick"]
     saved = ["suite", "paper", "--smoke", "--only", *only, "--out", str(again), "--saved", str(out)]
     capsys.readouterr()
     assert main(saved) == 0
-    assert (again / "ferry" / "next_token-lstm" / "seed-1").resolve() == out / "ferry" / "next_token-lstm" / "seed-1"
+    run = again / "ferry" / "next_token-lstm" / "seed-1"
+    assert (run / "checkpoints").resolve() == theirs / "checkpoints"
+    assert (run / "reports" / "evaluation.json").read_bytes() == (theirs / "reports" / "evaluation.json").read_bytes()
+    assert {path: path.read_bytes() for path in theirs.rglob("*") if path.is_file()} == before_saved
     trained = [words for words in ran[before:] if words.startswith("train")]
     assert len(trained) == 1, "all but the saved one"
     assert main([*saved[:2], *saved[3:]]) == 2

@@ -45,6 +45,19 @@ def test_a_run_opens_as_it_was_made(run):
         Run.open(run.folder / "reports")
 
 
+def test_a_linked_run_has_reports_of_its_own(run, tmp_path):
+    run.write_report("one", {"value": 1})
+    (run.reports_folder / "secret.json").symlink_to(tmp_path / "secret")
+    linked = run.linked(tmp_path / "linked")
+    assert linked.recipe() == run.recipe()
+    assert linked.reports() == ["one"]
+    linked.write_report("one", {"value": 2})
+    assert run.report("one") == {"value": 1}
+    with pytest.raises(FileExistsError):
+        run.linked(tmp_path / "linked")
+    assert sorted(path.name for path in tmp_path.glob(".linking-*")) == []
+
+
 def test_existing_directories_are_refused(run, tmp_path):
     with pytest.raises(FileExistsError, match="`resume`"):
         Run.create(run.folder, {}, {}, overwrite=False)

@@ -5,7 +5,8 @@ import torch
 from doubles import SMALL_RUN
 
 from statewise.config.recipes import recipe_text
-from statewise.experiments.launch import Listener, resume, train
+from statewise.experiments import seeds
+from statewise.experiments.launch import Listener, resume, train, train_or_resume
 from statewise.model.building import make_objective, make_task
 from statewise.model.recipes import read_recipe
 from statewise.run import Run
@@ -108,3 +109,13 @@ def test_what_is_compiled_depends_on_the_operations_of_the_run(monkeypatch):
     assert chosen("--backbone=recurrent", steps=many, without=["--backbone.heads=2"]) == "nothing"
     monkeypatch.setattr(compilation, "has_compiler", lambda: False)
     assert chosen(steps=many) == "nothing"
+
+
+def test_a_run_from_before_blocks_were_compiled_goes_on(tmp_path, calls, monkeypatch):
+    train(tiny("--trainer.compile=false"), tmp_path / "run")
+    monkeypatch.setattr(compilation, "PAYS_FROM", 0)
+    assert train_or_resume(tiny(), tmp_path / "run") is None
+    seeds.write_group(tmp_path / "group", tiny("--trainer.compile=false"), [1])
+    assert not seeds.has_other_recipe(tmp_path / "group", tiny())
+    seeds.check_same(tmp_path / "group", tiny(), [1])
+    assert seeds.has_other_recipe(tmp_path / "group", tiny("--trainer.clip=2"))

@@ -23,8 +23,8 @@ DESCRIPTION = """Trains a suite: a set of recipes, each with several objectives,
   statewise suite belief --on slurm --slurm.gpus 1 --out runs/suite
 
 The same command continues a suite that was stopped, and tries failed runs again. Writes table.md, results.json and
-index.html of all runs in the folder, and the suite's pictures; a run that failed is a row
-with its message. With --only or --seeds it trains and prints those runs alone.
+index.html of all runs in the folder, and the suite's pictures; a run that failed is a row with its message.
+With --only or --seeds it trains and prints those runs alone.
 `statewise status runs/suite` shows how far it is, `statewise compare runs/suite/parity/*` compares further."""
 
 
@@ -47,7 +47,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
     parser.add_argument("--smoke", action="store_true", help="a tiny form of a suite, to see that everything runs")
     parser.add_argument(
-        "--saved", metavar="DIR", help="use finished runs of the same recipe and seed in DIR (links in --out)"
+        "--saved", metavar="DIR", help="use finished runs of the same recipe and seed in DIR, which stay unchanged"
     )
     cluster_options.add_options(parser)
     options = parser.parse_args(words)

@@ -118,12 +118,13 @@ def resume(
 def train_or_resume(recipe: Recipe, folder: str | Path, *, listener: Listener | None = None) -> Outcome | None:
     """Resumes the run in `folder` if it is one of this recipe, otherwise trains a new one there: for commands that are
     started again after a failure or preemption. None if the run is complete. Raises `ValueError` if it is of another
-    recipe; the device, how many processes train it, and what they share, may differ."""
+    recipe; the device, how many processes train it, what they share, and what is compiled may differ."""
     run = Run(Path(folder))
     if not run.exists():  # processes agree, since none creates it before all have come here
         return train(recipe, folder, listener=listener)
     here, there = _fields(recipe.as_dict()), _fields(recipe_of_run(run).as_dict())
-    names = [name for name in {**here, **there} if name not in PLACING and here.get(name) != there.get(name)]
+    free = (*PLACING, "trainer.compile")  # the default of the latter has changed
+    names = [name for name in {**here, **there} if name not in free and here.get(name) != there.get(name)]
     if names:
         what = ", ".join(f"{name} is {there.get(name)} there and {here.get(name)} here" for name in names[:3])
         raise ValueError(f"{folder} is a run of another recipe: {what}. Choose another `out`")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,25 @@ def _as_yaml(recipe: Recipe) -> bytes:
 def has_other_recipe(folder: Path, recipe: Recipe) -> bool:
     """Whether `folder` holds seeds of a different recipe."""
     path = folder / "recipe.yaml"
-    return path.exists() and path.read_bytes() != _as_yaml(recipe)
+    if not path.exists() or path.read_bytes() == _as_yaml(recipe):
+        return False
+    try:
+        return not _same_but_for_compiling(_recorded(folder), recipe)
+    except ValueError:
+        return True
+
+
+def _recorded(folder: Path) -> Recipe:
+    """The recipe of a group. Raises `ValueError` if it is damaged."""
+    from statewise.model.recipes import read_recipe
+
+    path = folder / "recipe.yaml"
+    return read_recipe(path.read_bytes(), source=str(path))
+
+
+def _same_but_for_compiling(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes are equal. What is compiled changes numbers by rounding alone, and its default has changed."""
+    return replace(one, trainer=replace(one.trainer, compile=other.trainer.compile)) == other
 
 
 def write_group(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
@@ -134,9 +152,7 @@ def write_group(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
 
 def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
     """Raises `ValueError` unless `folder` holds the runs of this recipe and these seeds."""
-    from statewise.model.recipes import read_recipe
-
-    if read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")) != recipe:
+    if not _same_but_for_compiling(_recorded(folder), recipe):
         raise ValueError(f"{folder} holds runs of another recipe: choose another `out`")
     if seeds_of(folder) != seeds:
         raise ValueError(f"{folder} holds runs of other seeds: choose another `out`")

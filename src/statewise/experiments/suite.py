@@ -181,7 +181,8 @@ def train(
     """Trains the chosen runs that are not finished, `jobs` at a time or all on a Slurm cluster, and writes the report
     on all runs in the folder `out`. `report_only`: trains nothing. `progress`: prints a line when a run starts and
     ends. `saved`: a folder in which finished runs of these recipes and seeds are looked for; the folder `out` gets
-    links to them. Raises `FileExistsError` if the folder holds anything else, or runs of other recipes."""
+    links to their checkpoints, and its own reports: nothing is written into them. Raises `FileExistsError` if the
+    folder holds anything else, or runs of other recipes."""
 
     recipes = chosen.recipes(commands=not report_only)
     with contextlib.ExitStack() as held:
@@ -317,13 +318,13 @@ def _run_all(
     return RunsOutcome(out, failed, received, in_cluster)
 
 
-UNLIKE = ("threads", "keep", "log_every", "checkpoint_every", "tensorboard")
-"""Fields of a trainer in which a saved run may differ: they change no weights."""
+UNLIKE = ("threads", "compile", "keep", "log_every", "checkpoint_every", "tensorboard")
+"""Fields of a trainer in which a saved run may differ: they change weights by rounding at most."""
 
 
 def _link_saved(saved: Path, planned: list[Planned], recipes: dict[str, Recipe], show: Show) -> None:
-    """Links finished runs below `saved` that have the recipe and the seed of a planned run that does not exist. Raises
-    `FileNotFoundError` if `saved` is no folder."""
+    """Takes finished runs below `saved` that have the recipe and the seed of a planned run that does not exist, as
+    `Run.linked` does. Raises `FileNotFoundError` if `saved` is no folder."""
     from statewise.model.recipes import read_recipe
 
     if not saved.is_dir():
@@ -336,13 +337,14 @@ def _link_saved(saved: Path, planned: list[Planned], recipes: dict[str, Recipe],
 
     wanted = {identity(recipes[one.cell.name], one.seed): one for one in planned if not one.folder.exists()}
     for path in sorted(saved.glob("**/config.json")):
+        run, one, usable = Run(path.parent), None, False
         with contextlib.suppress(ValueError, OSError):  # damaged runs, and files of others with this name
-            run = Run(path.parent)
             recipe = read_recipe(json.dumps(run.recipe()), source=str(path))
             one = wanted.get(identity(recipe, recipe.seed))
-            if one is not None and not one.folder.exists() and run.complete():
-                one.folder.symlink_to(path.parent.resolve(), target_is_directory=True)
-                show(f"{one.cell.name} seed {one.seed}: {path.parent}")
+            usable = one is not None and not one.folder.exists() and run.complete()
+        if one is not None and usable:
+            run.linked(one.folder)
+            show(f"{one.cell.name} seed {one.seed}: {path.parent}")
 
 
 def _pictures(chosen: Chosen, there: list[Planned], runs: dict[Path, SuiteRun]) -> tuple[dict[str, bytes], list[str]]:

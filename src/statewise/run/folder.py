@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -262,6 +264,29 @@ class Run:
                 f"{'' if content['model_type'] == 'statewise' else tuned}"
             )
         return run
+
+    def linked(self, folder: Path) -> Run:
+        """A run in the new directory `folder`, which uses the recipe and the checkpoints of this one through links.
+        Its reports begin as copies, so that what later commands write is not written into this run. Raises
+        `FileExistsError` if something is there."""
+        if folder.exists() or folder.is_symlink():
+            raise FileExistsError(f"{folder} exists")
+        here = self.folder.resolve()
+        scratch = Path(tempfile.mkdtemp(prefix=".linking-", dir=folder.parent))
+        try:
+            for name in (CONFIG, DATA, ENVIRONMENT_FILE, METRICS, "task", "checkpoints", "tensorboard"):
+                if (here / name).exists():
+                    (scratch / name).symlink_to(here / name)
+            (scratch / "reports").mkdir()
+            for path in self.reports_folder.glob("*.*"):
+                if path.is_file() and not path.is_symlink():
+                    shutil.copyfile(path, scratch / "reports" / path.name)
+            scratch.chmod(here.stat().st_mode & 0o777)
+            scratch.rename(folder)
+        except BaseException:
+            shutil.rmtree(scratch)  # removes links, and not what they name
+            raise
+        return Run(folder)
 
     def exists(self) -> bool:
         """Whether there is a run in the directory."""

@@ -148,3 +148,10 @@ def test_what_is_not_known_is_refused(tmp_path, capsys):
     ):
         assert main(["inspect", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_stray_object_does_not_hide_its_column(tmp_path):
+    rows = [{"case": f"c{number % 4}", "activity": {"a": 1} if number == 3 else "act"} for number in range(20)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert {"case", "activity", "activity.a"} == {column.name for column in inspect(path).columns}

@@ -41,7 +41,7 @@ def run(words: list[str]) -> int:
     if options.traces is None and options.against is None:
         raise ValueError("give --traces FILE, --against REFERENCE, or both")
 
-    from statewise.cli.strips.sources import model_of, read_model, read_reference
+    from statewise.cli.strips.sources import model_of, read_aligned, read_model, read_reference
     from statewise.reporting.tables import metrics_table
     from statewise.strips import Domain, applicability, check, read_seen, simplify, syntactic, trace_accuracy, verify
 
@@ -53,7 +53,7 @@ def run(words: list[str]) -> int:
         if (Path(options.model) / "seen.json").is_file():
             scores["certainty"] = check(read_seen(Path(options.model)), test_traces).against_labels()
     if reference is not None:
-        model = read_model(options.model, model_of(reference).names)
+        model = read_aligned(options.model, reference) or read_model(options.model, model_of(reference).names)
         scores["equivalence"] = {"definition_1": verify(model, reference).outcome}
         if isinstance(reference, Domain):
             scores["applicability"] = applicability(

@@ -23,7 +23,7 @@ CERTAINTY = {True: "   certain", False: "   a guess"}
 
 def run(words: list[str]) -> int:
     """Runs the command. Exit code: 0 for a valid plan, 1 for none or an invalid one."""
-    from statewise.cli.strips.sources import add_ignore_states, read_example, read_model, read_model_for
+    from statewise.cli.strips.sources import add_ignore_states, read_aligned, read_example, read_model, read_model_for
 
     parser = Parser(
         "strips plan",
@@ -91,7 +91,7 @@ def run(words: list[str]) -> int:
 
         files = Path(options.domain or Path(options.problem).with_name("domain.pddl")), Path(options.problem)
         problem = read_problem(*files)
-        model = read_model(options.model, problem.domain.model.names)
+        model = read_aligned(options.model, problem.domain) or read_model(options.model, problem.domain.model.names)
         mapping = (
             options.mapping if options.mapping in ("auto", "meanings", "names") else _mapping(Path(options.mapping))
         )

@@ -27,7 +27,7 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
     `DOMAIN.pddl,PROBLEM.pddl`). A lifted model, or a PDDL domain alone, is grounded over `actions`.
 
     With `actions`, a message names those that were not seen in training; the model has them without conditions and
-    effects. Raises `ValueError` if `actions` is empty, or the model has none of them."""
+    effects. Raises `ValueError` if `actions` is empty, the model has none of them, or its log left arguments out."""
     if actions is None:
         return _read_model(path)
     if not actions:
@@ -35,11 +35,12 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
             f"the model that {path} is compared with has no actions; in PDDL files, none is reachable from the initial "
             "state"
         )
-    from statewise.strips import ground, read_schemas
+    from statewise.strips import compared_with, ground, read_schemas
 
     place = Path(path)
     schemas = read_schemas(place) if place.is_dir() else None
     if schemas is not None:
+        compared_with(place, None)  # refuses arguments whose places in `actions` are not known
         unseen = [name for name in actions if name.split()[0] not in schemas]
         if len(unseen) == len(actions):
             raise _different(path, list(schemas), list(dict.fromkeys(name.split()[0] for name in unseen)))
@@ -105,6 +106,14 @@ def _read_model(path: str) -> ActionModel:
 def is_domain(path: str) -> bool:
     """Whether a model is given as a PDDL domain without a problem."""
     return "," not in path and path.endswith(PDDL) and not Path(path).is_dir()
+
+
+def read_aligned(path: str, reference: Domain | ActionModel) -> ActionModel | None:
+    """The model of a learned folder whose log left arguments out, over the actions of a domain; None of any other model
+    or reference. Raises `ValueError` if the domain does not determine these arguments."""
+    from statewise.strips import Domain, compared_with
+
+    return compared_with(path, reference) if Path(path).is_dir() and isinstance(reference, Domain) else None
 
 
 def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
@@ -224,9 +233,12 @@ def read_reference(spec: str, actions: Sequence[str] | None = None) -> Domain | 
 
         first, _, second = spec.partition(",")
         return read_domain(Path(first), Path(second))
+    from statewise.strips import compared_with, domain
+
     if Path(spec).exists():
+        if Path(spec).is_dir():
+            compared_with(spec, None)  # refuses arguments whose places in other models are not known
         return read_model(spec)
-    from statewise.strips import domain
 
     return domain(spec)
 

@@ -50,8 +50,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 
-    from statewise.cli.strips.sources import is_domain, model_of, read_model, read_reference
-    from statewise.strips import Domain, before_simplification, compared_with, ground, verify
+    from statewise.cli.strips.sources import is_domain, model_of, read_aligned, read_model, read_reference
+    from statewise.strips import before_simplification, ground, verify
 
     alone = is_domain(options.against)  # has neither objects nor initial states of its own
     if alone and (options.real_states or options.drawn_only):
@@ -59,7 +59,7 @@ def run(words: list[str]) -> int:
     reference = read_reference(options.against, read_model(options.model).names if alone else None)
     names = model_of(reference).names
     place = Path(options.model)
-    implicit = compared_with(place, reference) if place.is_dir() and isinstance(reference, Domain) else None
+    implicit = read_aligned(options.model, reference)
     learned = implicit or read_model(options.model, names)
     before = before_simplification(place, names) if place.is_dir() and implicit is None else None
     if before is not None:

@@ -11,7 +11,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from statewise.runtime.json_files import COUNT, TEXT, Leaf, Shape, check, read_json
+from statewise.runtime.json_files import ANYTHING, COUNT, TEXT, Leaf, Shape, check, read_json
 from statewise.strips.implicit.arguments import Argument, resolved
 from statewise.strips.implicit.registers import Memory, Registers
 from statewise.strips.implicit.terms import ANY, ASKED, Facts, Query
@@ -65,18 +65,31 @@ def left_out(implicit: Mapping[str, Any], source: str = "report") -> tuple[dict[
     return content["shown"], found
 
 
-def compared_with(learned: str | Path | LiftedModel, domain: Domain) -> ActionModel | None:
+def compared_with(learned: str | Path | LiftedModel, domain: Domain | None) -> ActionModel | None:
     """Learned schemas, or those of a folder, as a model of the domain's ground actions, if the log left arguments out;
-    None otherwise. Raises what `compared` raises."""
+    None otherwise. `domain`: None if the model that they are compared with has no states of its own.
+
+    Raises what `compared` raises, and `ValueError` without a domain if the log left arguments out: their order is that
+    in which they were found, so only states show which arguments of the other model they are."""
     if isinstance(learned, LiftedModel):
-        implicit = learned.report.get("implicit")
-        return None if implicit is None else compared(learned.schemas, implicit, domain)
-    schemas = read_schemas(learned)
-    path = Path(learned) / "report.json"
-    report = read_json(path, {}) if schemas is not None and path.is_file() else {}
-    if schemas is None or "implicit" not in report:
+        schemas, report, source = learned.schemas, learned.report, "report"
+    else:
+        path = Path(learned) / "report.json"
+        read = read_schemas(learned)
+        schemas, report, source = read or {}, read_json(path, {}) if read and path.is_file() else {}, str(path)
+    if "implicit" not in report:
         return None
-    return compared(schemas, check(report["implicit"], {}, str(path)), domain, str(path))
+    implicit = check(report["implicit"], {}, f"{source}: its implicit arguments")
+    if domain is not None:
+        return compared(schemas, implicit, domain, source)
+    some = check(implicit, {"arguments": {...: [ANYTHING]}}, f"{source}: its implicit arguments")["arguments"]
+    if any(some.values()):
+        raise ValueError(
+            f"{source}: the log left arguments out, and only states show which arguments of other actions they are: "
+            "compare by `strips verify` or `strips evaluate` --against a domain such as npuzzle:3x3, or "
+            "DOMAIN.pddl,PROBLEM.pddl"
+        )
+    return None
 
 
 def compared(
@@ -149,10 +162,13 @@ def _places_of_registers(implicit: Mapping[str, Any], domain: Domain, source: st
     return chosen
 
 
-def _others(schema: str) -> ValueError:
+def _others(schema: str, lacking: str = "") -> ValueError:
+    """`lacking`: a predicate that determines an argument, and of which the domain's states have no atom."""
+    why = "the domain does not determine them, or determines other objects"
+    if lacking:
+        why = f"its states have no atoms of {lacking!r} (read from PDDL files, they lack all atoms that never change)"
     return ValueError(
-        f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: the domain "
-        "does not determine them, or determines other objects"
+        f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: {why}"
     )
 
 
@@ -179,10 +195,9 @@ def _places(
     known = {
         (name, len(objects)) for _, facts in occurrences for name, atoms in facts.atoms.items() for objects in atoms
     }
-    if any(
-        (query.predicate, len(query.places)) not in known for each in some.get(schema, ()) for query in each.definition
-    ):
-        raise _others(schema)
+    for query in (query for each in some.get(schema, ()) for query in each.definition):
+        if (query.predicate, len(query.places)) not in known:
+            raise _others(schema, query.predicate)
     for named in permutations(range(arity), count):
         found: list[set[int]] | None = None
         for objects, facts in occurrences:

@@ -155,8 +155,7 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     records = len(cells[names[0]])
     if not records and not problems.count:
         raise ValueError(f"{file.path}: there is a header, but no row under it")
-    if not all(_holds_objects(cells[name]) for name in names):
-        names = [name for name in names if not _holds_objects(cells[name])]  # their keys are columns of their own
+    names = [name for name in names if not _holds_objects(cells[name])] or names  # keys are columns of their own
     columns = tuple(_described(name, cells[name], lines) for name in names)
     candidates = _candidates(columns, source)
     notes = [*_about(file), *source.notes]
@@ -180,8 +179,10 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
 
 
 def _holds_objects(cells: Sequence[Any]) -> bool:
-    """Whether cells are JSON objects, or lists of them."""
-    return any(isinstance(cell[0] if isinstance(cell, list) and cell else cell, dict) for cell in cells)
+    """Whether most cells that are not missing are JSON objects, or lists of them."""
+    held = [cell[0] if isinstance(cell, list) and cell else cell for cell in cells]
+    objects = sum(isinstance(cell, dict) for cell in held)
+    return 2 * objects > sum(cell is not None and not isinstance(cell, Absent) for cell in held)
 
 
 def _is_table(file: File) -> bool:
