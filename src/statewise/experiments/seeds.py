@@ -139,7 +139,7 @@ def _recorded(folder: Path) -> Recipe:
 
 
 def _same_but_for_compiling(one: Recipe, other: Recipe) -> bool:
-    """Whether two recipes are equal. What is compiled changes numbers by rounding alone, and its default has changed."""
+    """Whether two recipes are equal. What is compiled changes numbers by rounding alone, and has a new default."""
     return replace(one, trainer=replace(one.trainer, compile=other.trainer.compile)) == other
 
 
