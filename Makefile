@@ -90,7 +90,7 @@ slow: setup
 docs: docs-tools
 	$(BIN)/python tools/site/build.py
 
-# The tutorials as notebooks, run from their first cell to the last. It trains: an hour on two cores.
+# The tutorials as notebooks, run from their first cell to the last. It trains: five minutes of one core.
 notebooks: docs-tools
 	$(BIN)/python tools/site/notebooks.py
 

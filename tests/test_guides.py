@@ -100,7 +100,10 @@ QUICK = {
     "restricted-state": ["--keep=2"],
 }
 """Options of small analyses, by name."""
-NAMED = {"FILE_OR_DIR": "books/", "FILES": "books/", "bpe:4096": "bpe:300", "june.csv": "FILE", "may.csv": "FILE"}
+NAMED = {
+    **{"FILE_OR_DIR": "books/", "FILES": "books/", "bpe:4096": "bpe:300"},
+    **dict.fromkeys(("events.csv", "june.csv", "may.csv"), "FILE"),
+}
 """What stands for the user's own in commands."""
 STORIES = "stories-small --task.path stories.txt"
 LATENT, BELIEF = (f"path-star-demo --objective {objective}" for objective in ("next_latent", "belief_state"))

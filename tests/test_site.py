@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from pages import ROOT
@@ -36,6 +37,10 @@ def test_links_are_rewritten_to_where_the_copies_lie(site):
     site.stage()
     assert "](quick-start.md)" in (site.PAGES / "index.md").read_text()
     assert "](examples/small_languages.py)" in (site.PAGES / "theory.md").read_text()
+    for page in site.PAGES.rglob("*.md"):
+        for _, link, _ in site.LINK.findall(page.read_text()):
+            if ":" not in link and Path(link).suffix:
+                assert (page.parent / link).is_file(), f"{page.relative_to(site.PAGES)}: {link}"
     assert (site.PAGES / "examples" / "small_languages.py").is_file()
 
 

@@ -25,7 +25,7 @@ PAGES = ROOT / "runs" / "site-pages"
 SITE = ROOT / "site"
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
 SHIM = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
-SHOWN = (".md", ".py", ".yaml", ".csv", ".html", ".png", ".svg", ".toml", ".txt", ".cff")
+SHOWN = (".md", ".py", ".yaml", ".csv", ".json", ".html", ".png", ".svg", ".toml", ".txt", ".cff")
 
 API = {
     "statewise": ["statewise"],

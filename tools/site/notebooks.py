@@ -77,11 +77,14 @@ def executed(made: Any) -> Any:
     """Runs a notebook's cells in an empty folder with `examples/`. Raises `CellExecutionError` if one fails."""
     from nbclient import NotebookClient
 
-    own = str(Path(sys.executable).parent)
-    os.environ["PATH"] = os.pathsep.join([own, os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    # A kernel sets FORCE_COLOR, with which the commands would write every frame of their bars.
+    environment = {**os.environ, "PATH": path, "TTY_COMPATIBLE": "0"}
     with tempfile.TemporaryDirectory(prefix="statewise-notebook-") as folder:
         shutil.copytree(ROOT / "examples", Path(folder) / "examples")
-        NotebookClient(made, timeout=3600, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+        where = {"metadata": {"path": folder}}
+        client = NotebookClient(made, timeout=3600, kernel_name="python3", resources=where, coalesce_streams=True)
+        client.execute(env=environment)
     return made
 
 
