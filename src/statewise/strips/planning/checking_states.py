@@ -58,13 +58,13 @@ class StateBounds:
 
 
 def read_state_bounds(folder: str | Path) -> StateBounds | None:
-    """What the training states of a learned folder show; None if it was not learned from states. Raises `ValueError` if
-    its report is damaged."""
+    """What the training states of a learned folder show; None if it was not learned from states, or from a log that left
+    arguments out. Raises `ValueError` if its report is damaged."""
     path = Path(folder) / "report.json"
     if not path.is_file():
         return None
     report = read_json(path, {})
-    if "bounds" not in report or "states" not in report:
+    if "bounds" not in report or "states" not in report or "implicit" in report:
         return None
     report = read_json(path, _BOUNDS)
     schemas = {}
