@@ -137,7 +137,8 @@ def test_learned_schemas_repeat_the_walks(case):
     try:
         model = learn_implicit(observed, hidden=False)
     except ValueError as error:  # of several terms that name the changed object, the first may be another argument
-        assert "at some occurrences of an action and not at others" in str(error)
+        if "at some occurrences of an action and not at others" not in str(error):
+            raise
         return
     replayed = ground(model.schemas, explicit.observed.traces.actions)
     assert explicit.unresolved == 0

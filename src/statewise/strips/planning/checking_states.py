@@ -58,7 +58,7 @@ class StateBounds:
 
 
 def read_state_bounds(folder: str | Path) -> StateBounds | None:
-    """What the training states of a learned folder show; None if it was not learned from states, or from a log that left
+    """What the training states of a learned folder show; None if it was not learned from states, or its log left
     arguments out. Raises `ValueError` if its report is damaged."""
     path = Path(folder) / "report.json"
     if not path.is_file():
