@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 Compiled = Literal["nothing", "blocks", "whole"]
 
-PAYS_FROM = 3e13
-"""Operations of a whole run from which compiling the blocks pays on a CPU: five to ten minutes of one core."""
+PAYS_FROM = 1e14
+"""Operations of a whole run from which compiling the blocks pays on a CPU (`benchmarks/compiled_blocks.py`): about ten
+minutes of two cores."""
 
 
 def what_to_compile(
