@@ -19,6 +19,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the frame of all benchmarks stands there
+
 from timing import parser
 
 from statewise.tasks.corpus.documents import find
