@@ -52,7 +52,7 @@ def start(
 
 
 def opened(url: str) -> None:
-    """Opens an address in the browser, or says that there is none."""
+    """Opens an address in the browser; without a browser, prints it."""
     if not webbrowser.open(url):
         say(f"there is no browser to open: open {url} yourself", flush=True)
 

@@ -274,7 +274,7 @@ def _embedding(given: Any) -> Callable[[Tensor], Tensor]:
 
 
 LARGEST_SIZE = 2**24
-"""Of widths and vocabularies, far above those of any model: more would only end in a lack of memory."""
+"""The largest width and vocabulary, far above those of any model: with more, memory would run out."""
 
 
 def check_sizes(**sizes: int) -> None:

@@ -87,6 +87,8 @@ class _Occurrence:
     """The objects of the atoms that change, which the action does not name."""
     example: str
     """One of these atoms."""
+    properties: Mapping[str, tuple[frozenset[str], frozenset[str]]]
+    """The objects of which each predicate of one argument is true before, and after; empty where that is not known."""
 
 
 def with_arguments(
@@ -171,6 +173,7 @@ def _occurrences(
     observed: Observed, facts: Sequence[Sequence[Facts | None]], shown: Mapping[str, int]
 ) -> dict[str, list[_Occurrence]]:
     found: dict[str, list[_Occurrence]] = {schema: [] for schema in shown}
+    unary = [name for name, count in observed.predicates.items() if count == 1 and name in observed.complete]
     for place, row in enumerate(observed.traces.rows):
         for at, action in enumerate(row):
             before = facts[place][at]
@@ -179,12 +182,20 @@ def _occurrences(
             schema, objects = arguments(observed.traces.actions[action])
             one, other = observed.states[place][at], observed.states[place][at + 1]
             changed: frozenset[str] = frozenset()
-            example = ""
+            example, properties = "", {}
             if one is not None and other is not None:
                 atoms = [name for name in one.true ^ other.true if name.split()[0] in observed.complete]
                 changed = frozenset(each for name in atoms for each in arguments(name)[1]) - {*objects}
                 example = min((name for name in atoms if changed.intersection(arguments(name)[1])), default="")
-            found[schema].append(_Occurrence(place, objects, before, changed, example))
+                true, after = ([name.split() for name in state.true] for state in (one, other))
+                properties = {
+                    name: (
+                        frozenset(rest[0] for head, *rest in true if head == name),
+                        frozenset(rest[0] for head, *rest in after if head == name),
+                    )
+                    for name in unary
+                }
+            found[schema].append(_Occurrence(place, objects, before, changed, example, properties))
     return found
 
 
@@ -196,15 +207,16 @@ def _chosen(terms: Sequence[Term], arity: int, occurrences: Sequence[_Occurrence
         scores = [
             (
                 sum(value in lacking for value, lacking in zip(term.values, missing)),
+                -_contradictions(term, occurrences),
                 sum(value in each.changed for value, each in zip(term.values, occurrences)),
                 -at,
             )
             for at, term in enumerate(terms)
         ]
-        best = max(scores[arity:], default=(0, 0, 0))
+        best = max(scores[arity:], default=(0, 0, 0, 0))
         if not best[0]:
             break
-        chosen.append(-best[2])
+        chosen.append(-best[3])
         for lacking, value in zip(missing, terms[chosen[-1]].values):
             lacking.discard(value)
     changing = [each for each in occurrences if each.changed]
@@ -225,6 +237,16 @@ def _chosen(terms: Sequence[Term], arity: int, occurrences: Sequence[_Occurrence
         ):
             chosen = rest
     return _closed(terms, arity, dict.fromkeys(chosen, "effect"))
+
+
+def _contradictions(term: Term, occurrences: Sequence[_Occurrence]) -> int:
+    """The number of predicates of one argument that change for the term's object at some occurrences and, from the same
+    value, not at others: such an object is not what the action changes."""
+    seen: dict[str, set[tuple[bool, bool]]] = {}
+    for value, each in zip(term.values, occurrences):
+        for name, (before, after) in each.properties.items():
+            seen.setdefault(name, set()).add((value in before, value in after))
+    return sum({(was, not was), (was, was)} <= changes for changes in seen.values() for was in (False, True))
 
 
 def _closed(terms: Sequence[Term], arity: int, chosen: Mapping[int, str]) -> dict[int, str]:
