@@ -60,6 +60,31 @@ def test_held_out_traces_differ_and_may_be_longer():
     assert task.context == 25
     assert set(examples.prompt_lengths) == set(range(1, 25))
     assert set(task.sample(np.random.default_rng(0), 10).lengths) == {10}
+    several = task.held_out_by("length", "25, 12")
+    assert several.lengths.tolist() == [12] * 100 + [25] * 100
+    np.testing.assert_array_equal(several.tokens[100:], examples.tokens)
+    for value, message in (
+        ("26", "larger task.held_out_length"),
+        ("1", "2 to 25"),
+        ("ten", "different numbers"),
+        ("3", "too few"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            task.held_out_by("length", value)
+    with pytest.raises(ValueError, match="no held-out set `targets`"):
+        task.held_out_by("targets", "all")
+
+
+def test_scores_of_each_length():
+    task = make(max_length=10, held_out_length=25)
+    examples = task.held_out_by("length", "12,25", 20)
+    given = [Completion(examples.answer(row), 0.0) for row in range(40)]
+    given[:5] = [Completion(np.empty(0, np.int64), 0.0)] * 5
+    given[39] = Completion(examples.answer(39)[:-1], 0.0)  # prompt of 20 of 25 actions, one action is missing
+    scores = task.score(examples, given)
+    assert (scores["legal_next_length_12"], scores["legal_traces_length_12"]) == (0.75, 0.75)
+    assert (scores["legal_next_length_25"], scores["legal_traces_length_25"]) == (1.0, 0.95)
+    assert (scores["legal_next"], scores["legal_traces"]) == (35 / 40, 34 / 40)
 
 
 def test_what_is_legal_is_definition_1():

@@ -53,3 +53,13 @@ def collect(
             rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
         fruitless = 0 if len(rows) > before else fruitless + 1
     return rows[:n]
+
+
+def numbers_of(option: str, value: str) -> list[int]:
+    """The value of an option of `held_out_by`, such as `512,1024`, as numbers in ascending order. Raises `ValueError`
+    for anything but different numbers."""
+    parts = [part.strip() for part in value.split(",")]
+    numbers = [int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < 10]
+    if len({*numbers}) < len(parts):
+        raise ValueError(f"`{option}` {value}: give different numbers with commas, such as 512,1024,2048")
+    return sorted(numbers)

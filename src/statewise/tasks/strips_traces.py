@@ -23,7 +23,7 @@ from statewise.data_types import Completion, Examples, Headline
 from statewise.runtime.bounds import bounded, check_tokens
 from statewise.strips import SPLITS, Atoms, Domain, domain, read_traces
 from statewise.tasks.base import Kept, Task, Vocab, World, separated_by
-from statewise.tasks.holding_out import ONE_IN, chosen, collect
+from statewise.tasks.holding_out import ONE_IN, chosen, collect, numbers_of
 
 MOST_STATES = 20_000
 """Domains with more states are refused, since walks use a table of all of them."""
@@ -81,6 +81,7 @@ class StripsTraces(Task, World):
 
     Config = StripsTracesConfig
     text_format = replace(separated_by(","), separator=", ", normalise=((r"\s+", " "),))
+    other_held_out: Mapping[str, Sequence[str]] = {"length": ("N[,N...]",)}
 
     def __init__(self, config: StripsTracesConfig, kept: Kept | None = None) -> None:
         self.config = config
@@ -145,24 +146,40 @@ class StripsTraces(Task, World):
 
     def held_out(self, n: int | None = None) -> Examples:
         """The fixed test set, or its first n traces. Prompt lengths cycle through all values from 1 on."""
-        config, length = self.config, self._held_out_length
         if self._held_out is None:
-            rng = np.random.default_rng([config.data_seed, 2])
-
-            def draw(missing: int) -> np.ndarray:
-                drawn = self._draw(rng, ONE_IN * config.held_out_traces + 100, "test", length)
-                return drawn[_is_held_out(drawn)]
-
-            total = config.held_out_traces
-            rows = collect(draw, total, width=length, different=True, patience=20)
-            if len(rows) < total:
-                raise ValueError(
-                    f"{config.domain} has too few different traces of {length} actions: {len(rows)} were found to "
-                    f"hold out, not {total}. Set task.max_length higher or task.held_out_traces lower"
-                )
-            prompts = 1 + np.arange(total) % (length - 1)
-            self._held_out = Examples(rows, np.full(total, length), prompts)
+            self._held_out = self._of_length(self._held_out_length, self.config.held_out_traces)
         return self._held_out[: n if n is not None else len(self._held_out)]
+
+    def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
+        """`length`: numbers of actions, separated by commas; of each length as many traces as in the test set, or n.
+        Raises `ValueError` for other values, and for lengths of which there are too few traces."""
+        if option != "length":
+            return super().held_out_by(option, value, n)
+        parts = []
+        for length in numbers_of(option, value):
+            if not 2 <= length <= self.context:
+                raise ValueError(
+                    f"`length` {length}: a trace has 2 to {self.context} actions, the context of the model; for more, "
+                    "train with a larger task.held_out_length"
+                )
+            parts.append(self._of_length(length, self.config.held_out_traces)[:n])
+        return Examples.joined(parts)
+
+    def _of_length(self, length: int, total: int) -> Examples:
+        """Different traces that are held out, of one length. Prompt lengths cycle through all values from 1 on."""
+        rng = np.random.default_rng([self.config.data_seed, 2])
+
+        def draw(missing: int) -> np.ndarray:
+            drawn = self._draw(rng, ONE_IN * total + 100, "test", length)
+            return drawn[_is_held_out(drawn)]
+
+        rows = collect(draw, total, width=length, different=True, patience=20)
+        if len(rows) < total:
+            raise ValueError(
+                f"{self.config.domain} has too few different traces of {length} actions: {len(rows)} were found to "
+                f"hold out, not {total}. Choose longer traces or set task.held_out_traces lower"
+            )
+        return Examples(rows, np.full(total, length), 1 + np.arange(total) % (length - 1))
 
     def _draw(self, rng: np.random.Generator, n: int, split: str, length: int) -> np.ndarray:
         """(n, length): traces of a split."""
@@ -211,16 +228,23 @@ class StripsTraces(Task, World):
         """`legal_next`: the first action of the completion is legal. `legal_traces`: all are, and none is missing.
 
         With greedy decoding, `legal_next` measures the most likely action after prompts of all lengths; with sampling,
-        the probability of legal actions.
+        the probability of legal actions. Of several lengths with equally many traces, both of each
+        (`legal_next_length_60`).
         """
-        first, whole = 0, 0
+        first, whole = np.zeros((2, len(completions)), bool)
         for row, completion in enumerate(completions):
             known_false = self.model.after(examples.prompt(row).tolist())
             tokens = completion.tokens[: len(examples.answer(row))].tolist()
             rejected = self.model.first_rejected(tokens, known_false)
-            first += bool(tokens) and rejected != 0
-            whole += len(tokens) == len(examples.answer(row)) and rejected is None
-        return {"legal_next": first / len(completions), "legal_traces": whole / len(completions)}
+            first[row] = bool(tokens) and rejected != 0
+            whole[row] = len(tokens) == len(examples.answer(row)) and rejected is None
+        scores = {"legal_next": float(first.mean()), "legal_traces": float(whole.mean())}
+        lengths, counts = np.unique(examples.lengths, return_counts=True)
+        for length in lengths.tolist() if len(lengths) > 1 and len(set(counts.tolist())) == 1 else []:
+            of_length = examples.lengths == length
+            scores[f"legal_next_length_{length}"] = float(first[of_length].mean())
+            scores[f"legal_traces_length_{length}"] = float(whole[of_length].mean())
+        return scores
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`forced_accuracy`: accuracy where only one action is legal; elsewhere the next action is random."""

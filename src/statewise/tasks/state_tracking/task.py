@@ -23,7 +23,7 @@ from statewise.runtime.messages import short
 from statewise.runtime.text_files import read_whole
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, SpacedText, Vocab, kept_text
-from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
+from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows, numbers_of
 from statewise.tasks.own_files.lines import read_rows
 from statewise.tasks.state_tracking.automata import PRESETS, Process, flip_flop, of_table, parse_table
 
@@ -165,7 +165,7 @@ class StateTracking(SpacedText, Automaton):
             raise ValueError(f"at most {MOST:,} sequences of a set are drawn, not {short(n)}")
         if option == "length":
             count, parts = n or self.config.held_out_sequences, []
-            for length in _numbers(value):
+            for length in numbers_of(option, value):
                 if not 4 <= length <= self.context:
                     raise ValueError(
                         f"`length` {length}: a sequence has 4 to {self.context} tokens, the context of the model; for "
@@ -373,12 +373,3 @@ class StateTracking(SpacedText, Automaton):
             raise ValueError(f"found no two prefixes with {'the same state' if same_state else 'different states'}")
         sides = [Examples.of(side[:n], [len(row) for row in side[:n]]) for side in (first, second)]
         return Pairs(sides[0], sides[1], requested=n)
-
-
-def _numbers(text: str) -> list[int]:
-    """`512,1024` as numbers."""
-    parts = [part.strip() for part in text.split(",")]
-    numbers = [int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < 10]
-    if len({*numbers}) < len(parts):
-        raise ValueError(f"`length` {text}: give different numbers with commas, such as 512,1024,2048")
-    return sorted(numbers)
