@@ -105,6 +105,47 @@ def test_fills_of_free_length_end_by_themselves(runs, tmp_path, capsys, name, de
     assert (code, "limit was 4" in err) == (2, True)
 
 
+def log_probability(model, prompt, middle, goal):
+    """Of the goal after the others: token by token."""
+    total, read = 0.0, np.concatenate([model.task.encode(prompt), model.task.encode(middle)])
+    with model.asking() as predictor:
+        cursor, logits = predictor.start(torch.tensor(read)[None])
+        for token in model.task.encode(goal):
+            total += float(logits[0].double().log_softmax(-1)[token])
+            logits = predictor.extend(cursor, torch.tensor([[token]]))[:, -1]
+    return total
+
+
+def test_another_model_ranks_the_candidates(runs, tmp_path, capsys):
+    out, model, other = tmp_path / "filled.jsonl", load_model(runs["fim"]), load_model(runs["plain"])
+    words = ["fill", runs["fim"], "--num", 3, "--out", out, "--decoder", "beam", "--beams", 4, "--ranked-by"]
+    code, _, err = called(capsys, *words, runs["plain"])
+    assert code == 0, err
+    _, *lines = [json.loads(line) for line in out.read_text().splitlines()]
+    others = 0
+    for line in lines:
+        length = len(model.task.encode(line["original"]))
+        found = model.search(line["prompt"], "beam", goal=line["goal"], limit=length, beams=4)
+        texts = [model.task.decode(one.tokens) for one in found]
+        gained = {text: log_probability(other, line["prompt"], text, line["goal"]) for text in texts}
+        assert gained[line["completion"]] == pytest.approx(max(gained.values()), abs=1e-3)
+        others += line["completion"] != texts[0]
+    assert others  # the beam's own order would have chosen otherwise
+    code, _, err = called(capsys, *words, runs["closing"])
+    assert (code, "started with other settings" in err) == (2, True)
+    out.unlink()
+    for more, message in (
+        ([runs["fim"]], "of sequences in plain order"),
+        ([runs["plain"], "--unconditional"], "--unconditional leaves no ending"),
+        ([runs["plain"], "--decoder", "greedy"], "ranks nothing"),
+        ([tmp_path / "nothing"], "nothing"),
+    ):
+        given = [word for word in words if word not in ("--beams", 4)] if "greedy" in more else words
+        code, _, err = called(capsys, *given, *more)
+        assert (code, message in err) == (2, True), err
+    assert not out.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",

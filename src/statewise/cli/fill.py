@@ -17,6 +17,8 @@ DESCRIPTION = """Gives a model the beginning and the end of held-out sequences a
   statewise fill runs/bst --decoder goal_search --rollouts 120 --num 100 \\
       --out bst.jsonl
   statewise fill runs/fim --decoder beam --beams 120 --num 100 --out fim.jsonl
+  statewise fill runs/fim --decoder beam --beams 120 --ranked-by runs/gpt \\
+      --out ranked.jsonl
   statewise fill runs/bst --unconditional --decoder goal_search --out free.jsonl
   statewise evaluate runs/referee --fills bst.jsonl
   statewise judge bst.jsonl fim.jsonl \\
@@ -47,6 +49,12 @@ def run(words: list[str]) -> int:
         help="with these two: maximum tokens to generate, including the one that ends it (default: the context)",
     )
     parser.add_argument(
+        "--ranked-by",
+        metavar="RUN",
+        help="a forward model: of the decoder's candidates take the one after which it finds the given ending most "
+        "likely (goal_search, beam)",
+    )
+    parser.add_argument(
         "--reverse",
         action="store_true",
         help="decode from the last missing token to the first with the previous-token head (belief_state)",
@@ -65,13 +73,16 @@ def run(words: list[str]) -> int:
         options.limit,
         options.reverse,
     )  # wrong options fail before the model is loaded
+    if options.ranked_by:
+        filling.check_ranking()
     model = load_model(options.run, options.checkpoint, options.device)
+    ranker = load_model(options.ranked_by, device=options.device) if options.ranked_by else None
 
     def show(done: int, total: int, one: Filled) -> None:
         say(f"{done}/{total}  ...{one.completion[:90]!r}", file=sys.stderr)
 
     out = Path(options.out)
-    written = filling.write(model, out, show)
+    written = filling.write(model, out, show, ranker=ranker)
     few = written.held_out < options.num
     fewer = f"; only {written.held_out:,} that can be filled are held out" if few else ""
     say(f"wrote {out}: {len(written.lines)} sequences{fewer}")

@@ -7,15 +7,15 @@ middle leads to the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from statewise.data_types import Examples
-from statewise.decoding.base import Decoder, Request
+from statewise.decoding.base import Decoder, Request, Search
 from statewise.decoding.predictor import Predictor, closing_symbol
 from statewise.evaluation.scoring import score_batch
 from statewise.runtime.json_files import TEXT, Shape, check, loads, one_of
@@ -73,8 +73,12 @@ def fill_gaps(
     skip: int = 0,
     free_length: bool = False,
     limit: int | None = None,
+    choose: Callable[[str, Sequence[str], str], int] | None = None,
 ) -> Iterator[Filled]:
     """Fills gaps, one by one, except the first `skip`.
+
+    `choose(prompt, middles, goal)` returns the index of one of the candidates of a search, which come best first; None:
+    the best. It needs a `Search`, and goals.
 
     A completion has exactly as many tokens as are missing. With `free_length`, or if the goal is empty, the model ends
     it with the closing symbol, or with the end token if it reads goals first or there is no goal; it has at most
@@ -88,14 +92,17 @@ def fill_gaps(
             request = Request([read], most, task.end, ahead, closing=closing, rows=[row])
         else:
             request = Request([read], len(middle), task.end, ahead, exact=True, rows=[row])
-        (completion,) = decoder.decode(predictor, request)
-        ended = request.end is not None and completion.tokens[-1:].tolist() == [request.end]
-        kept = completion.tokens[:-1] if ended else completion.tokens
-        ended_by: Literal["length", "model"] = "model" if ended or completion.closed else "length"
-        original = task.continuation(prompt, middle)
-        yield Filled(
-            task.decode(prompt), task.continuation(prompt, kept), goal_text(task, missing[row]), original, ended_by
-        )
+        if choose is None:
+            found = decoder.decode(predictor, request)
+        else:
+            assert isinstance(decoder, Search)
+            found = decoder.search(predictor, request)
+        ended = [request.end is not None and one.tokens[-1:].tolist() == [request.end] for one in found]
+        middles = [task.continuation(prompt, one.tokens[: len(one.tokens) - by]) for one, by in zip(found, ended)]
+        beginning, rest = task.decode(prompt), goal_text(task, missing[row])
+        best = 0 if choose is None else choose(beginning, middles, rest)
+        ended_by: Literal["length", "model"] = "model" if ended[best] or found[best].closed else "length"
+        yield Filled(beginning, middles[best], rest, task.continuation(prompt, middle), ended_by)
 
 
 def goal_text(task: Task, gap: Infill) -> str:
@@ -127,8 +134,7 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> Refere
         raise ValueError("there is no filled sequence to score")
     if len({bool(one.goal) for one in found}) > 1:
         raise ValueError("some of the filled sequences have a goal and others have none: score them separately")
-    any_tokens = task.encode(found[0].prompt)
-    if task.with_goal(any_tokens, any_tokens)[1] is None:
+    if reads_goals_first(task):
         raise ValueError(
             "this run reads goals first, so it cannot be a referee: use one trained on sequences in plain order"
         )
@@ -147,12 +153,51 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> Refere
     return Refereed(metrics, [place for place, length in enumerate(longest) if length > predictor.context])
 
 
+def reads_goals_first(task: Task) -> bool:
+    """Whether the models of a task read the goal before the middle, so that they cannot score one after the other."""
+    any_tokens = np.zeros(1, np.int64)
+    return task.with_goal(any_tokens, any_tokens)[1] is None
+
+
+def likeliest_before(predictor: Predictor, task: Task, prompt: str, middles: Sequence[str], goal: str) -> int:
+    """The index of the middle after which a forward model of `task` finds the goal most likely; of equal ones the first.
+
+    Raises `ValueError` without a goal, or for a sequence longer than the model's context.
+    """
+    if not goal:
+        raise ValueError("middles are ranked by the likelihood of what follows them, and nothing does")
+    pieces = [_tokens(task, prompt, middle, goal) for middle in middles]
+    longest = max(sum(map(len, three)) for three in pieces)
+    if longest > predictor.context:
+        raise ValueError(
+            f"a sequence with its middle has {longest} tokens, more than the context of {predictor.context} of the "
+            "model that ranks them: choose one of a longer context, or a lower `limit`"
+        )
+    scores = _scored(predictor, pieces)
+    of_goal = np.where(scores.goal, scores.nats, 0).sum(1)
+    return int(of_goal.argmin())
+
+
 def _tokens(task: Task, *texts: str) -> list[np.ndarray]:
     return [task.encode(text) for text in texts]
 
 
-def _measure(predictor: Predictor, pieces: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
-    """Metrics of sequences, each a prompt, a middle and a goal."""
+class _Scored(NamedTuple):
+    """What a forward model makes of n sequences of up to T tokens, each a prompt, a middle and a goal."""
+
+    nats: np.ndarray
+    """(n, T): the negative log-likelihood of each token."""
+    first_choice: np.ndarray
+    """(n, T) bool: whether the token is the most likely one."""
+    starts: np.ndarray
+    """(n, 2): where the middle and the goal begin."""
+    middle: np.ndarray
+    """(n, T) bool: the tokens of the middle."""
+    goal: np.ndarray
+    """(n, T) bool: the tokens of the goal."""
+
+
+def _scored(predictor: Predictor, pieces: Sequence[Sequence[np.ndarray]]) -> _Scored:
     rows = [np.concatenate(three) for three in pieces]
     lengths = np.array([len(row) for row in rows])
     starts = np.array([[len(prompt), len(prompt) + len(middle)] for prompt, middle, _ in pieces])
@@ -167,6 +212,13 @@ def _measure(predictor: Predictor, pieces: Sequence[Sequence[np.ndarray]]) -> di
     column = np.arange(examples.tokens.shape[1])
     middle = (column >= starts[:, :1]) & (column < starts[:, 1:])
     goal = (column >= starts[:, 1:]) & (column < lengths[:, None])
+    return _Scored(nats, first_choice, starts, middle, goal)
+
+
+def _measure(predictor: Predictor, pieces: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
+    """Metrics of sequences, each a prompt, a middle and a goal."""
+    nats, first_choice, starts, middle, goal = _scored(predictor, pieces)
+    column = np.arange(nats.shape[1])
     joins = goal & (column < starts[:, 1:] + 5)
     repeats = [_repeats(three[1]) for three in pieces]
     of_goal = {}
@@ -174,7 +226,7 @@ def _measure(predictor: Predictor, pieces: Sequence[Sequence[np.ndarray]]) -> di
         of_goal = {
             "goal_nats": -float(nats[goal].mean()),
             "join_nats": -float(nats[joins].mean()),
-            "exact_joins": float(first_choice[np.arange(len(rows)), starts[:, 1]].mean()),
+            "exact_joins": float(first_choice[np.arange(len(pieces)), starts[:, 1]].mean()),
         }
     return {
         **of_goal,

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from statewise.decoding import make_decoder
+from statewise.decoding import as_search, make_decoder
 from statewise.decoding.reverse import Reverse
-from statewise.evaluation.infilling import FILL, FILLS, Filled, fill_gaps, gaps, goal_text
+from statewise.evaluation.infilling import (
+    FILL,
+    FILLS,
+    Filled,
+    fill_gaps,
+    gaps,
+    goal_text,
+    likeliest_before,
+    reads_goals_first,
+)
 from statewise.model.model import Model
 from statewise.runtime.ledger import Ledger
 
@@ -53,12 +64,32 @@ class Filling:
             raise ValueError("`unconditional` implies free length: omit `free_length`")
         make_decoder(self.decoder, **self.fields)
 
+    def check_ranking(self) -> None:
+        """Raises `ValueError` unless the candidates of these options can be ranked by another model."""
+        as_search(make_decoder(self.decoder, **self.fields), self.decoder)
+        if self.unconditional or self.reverse:
+            why = "leaves no ending by which to rank" if self.unconditional else "has a ranking of its own"
+            option = "unconditional" if self.unconditional else "reverse"
+            raise ValueError(f"`{option}` {why}: omit it, or the model that ranks")
+
     def write(
-        self, model: Model, out: Path, filled: Callable[[int, int, Filled], None] = lambda done, total, one: None
+        self,
+        model: Model,
+        out: Path,
+        filled: Callable[[int, int, Filled], None] = lambda done, total, one: None,
+        *,
+        ranker: Model | None = None,
     ) -> FilledFile:
         """Generates the middles and writes each into `out` at once, as a JSON line; continues a file of the same model
         and options. `filled` is called after each sequence with the number that are done, their total, and the
-        sequence. Raises `ValueError` for a file of other work, and if the task or the model cannot fill middles."""
+        sequence. `ranker`, a forward model, takes of the decoder's candidates the one after which it finds the given
+        ending most likely. Raises `ValueError` for a file of other work, if the task or the model cannot fill middles,
+        or the ranker not rank them."""
+        if ranker is not None:
+            self.check_ranking()
+            with ranker.asking():
+                if reads_goals_first(ranker.task):
+                    raise ValueError("the model that ranks reads endings first: use one of sequences in plain order")
         decoder, task = make_decoder(self.decoder, **self.fields), model.task
         with model.asking():
             wanted = gaps(task, self.num, unconditional=self.unconditional)
@@ -71,15 +102,21 @@ class Filling:
             "unconditional": self.unconditional or None,
             "limit": self.limit,
             "reverse": self.reverse or None,
+            "ranked_by": None if ranker is None else ranker.fingerprint(),
         }
         how = Reverse(decoder) if self.reverse else decoder
-        with Ledger(out, FILLS, facts, FILL) as ledger, model.asking() as predictor:
+        with contextlib.ExitStack() as stack:
+            ledger = stack.enter_context(Ledger(out, FILLS, facts, FILL))
+            predictor = stack.enter_context(model.asking())
+            choose = None
+            if ranker is not None:
+                choose = partial(likeliest_before, stack.enter_context(ranker.asking()), ranker.task)
             for number, (line, gap) in enumerate(zip(ledger.records, wanted), 2):
                 if (line["prompt"], line["goal"]) != (task.decode(gap.prompt), goal_text(task, gap)):
                     raise ValueError(f"{out}:{number}: written for other sequences: choose another `out`")
             skip = len(ledger.records)
             for one in fill_gaps(
-                predictor, task, how, wanted, skip=skip, free_length=self.free_length, limit=self.limit
+                predictor, task, how, wanted, skip=skip, free_length=self.free_length, limit=self.limit, choose=choose
             ):
                 ledger.add(vars(one))
                 filled(len(ledger.records), len(wanted), one)
