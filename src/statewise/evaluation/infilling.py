@@ -160,7 +160,7 @@ def reads_goals_first(task: Task) -> bool:
 
 
 def likeliest_before(predictor: Predictor, task: Task, prompt: str, middles: Sequence[str], goal: str) -> int:
-    """The index of the middle after which a forward model of `task` finds the goal most likely; of equal ones the first.
+    """The index of the middle after which a forward model of `task` finds the goal likeliest; the first of equal ones.
 
     Raises `ValueError` without a goal, or for a sequence longer than the model's context.
     """
