@@ -25,6 +25,7 @@ PARTS = {
     "event_logs",
     "head_in_blocks",
     "one_step",
+    "compare_fills",
     "own_process",
     "products",
     "run_all",
