@@ -58,13 +58,20 @@ def picture_files(
 @plain_text
 def dots_png(report: SuiteReport, metrics: Sequence[str]) -> bytes:
     """A PNG with a row of plots for each recipe and a column for each metric: a line for each objective and backbone,
-    with a dot for each run, the mean, its 95% interval, and how many runs are solved."""
+    with a dot for each run, the mean, its 95% interval, and how many runs are solved. What all lines have in common is
+    not in their names."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     recipes: dict[str, dict[str, list[SuiteRun]]] = {}
+    objectives, backbones = ({names[part] for names in report.cells()} for part in (1, 2))
     for (recipe, objective, backbone), runs in report.cells().items():
-        recipes.setdefault(recipe, {})[f"{objective}, {backbone}"] = runs
+        name = f"{objective}, {backbone}"
+        if len(objectives) == 1 < len(backbones):
+            name = backbone
+        elif len(backbones) == 1:
+            name = objective
+        recipes.setdefault(recipe, {})[name] = runs
     columns = {
         recipe: [
             name for name in metrics if any(run.number(name) is not None for runs in cells.values() for run in runs)
@@ -88,8 +95,10 @@ def dots_png(report: SuiteReport, metrics: Sequence[str]) -> bytes:
 
 def _draw_dots(axes: object, cells: Mapping[str, Sequence[SuiteRun]], metric: str) -> None:
     from matplotlib.axes import Axes
+    from matplotlib.ticker import MaxNLocator
 
     assert isinstance(axes, Axes)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     for place, runs in enumerate(cells.values()):
         values = {run.seed: value for run in runs if (value := run.number(metric)) is not None}
         if not values:
@@ -100,7 +109,8 @@ def _draw_dots(axes: object, cells: Mapping[str, Sequence[SuiteRun]], metric: st
         middle, interval = mean(values.values()), summarise(values, None).interval
         axes.plot([middle, middle], [place - 0.28, place + 0.28], color=colour, linewidth=2, zorder=4)
         if interval is not None:
-            axes.plot(list(interval), [place, place], color=colour, linewidth=1, zorder=2)
+            ends = [min(max(end, 0.0), 1.0) for end in interval] if is_share(metric) else list(interval)
+            axes.plot(ends, [place, place], color=colour, linewidth=1, zorder=2)
         headline = runs[0].headline
         if headline is not None and headline.metric == metric and headline.solved_at is not None:
             solved = sum(headline.solved(value) for value in values.values())

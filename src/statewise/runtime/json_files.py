@@ -69,7 +69,8 @@ def metric(name: str) -> Leaf:
     """Values allowed for a metric of this name: accuracies are shares; scaled by chance they may be below 0."""
     if name.startswith("scaled_"):
         return MEASURED
-    return SHARE if name.endswith(("accuracy", "exact_match")) or name.startswith("accuracy_") else MEASURED
+    share = name.endswith(("accuracy", "exact_match")) or name.startswith(("accuracy_", "legal_next", "legal_traces"))
+    return SHARE if share else MEASURED
 
 
 def one_of(*choices: str) -> Leaf:
