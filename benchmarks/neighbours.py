@@ -36,6 +36,8 @@ CLOSE = 1e-3
 """An error of logits for which it is counted how many choices it could change."""
 SAMPLED = (None, SampleConfig(), SampleConfig(1.0, None, 0.9), SampleConfig(0.7, 40))
 PROMPTS, SEEDS, TOKENS = 24, 3, 64
+REQUESTS, SMOKE_REQUESTS = 24, 5
+"""Requests that arrive at one batch."""
 
 
 class Request(NamedTuple):
@@ -72,7 +74,14 @@ class Found:
 
 
 def replay(
-    served: Served, exact: Served, prompts: list[np.ndarray], error: float, seconds: float, seed: int, bf16: bool
+    served: Served,
+    exact: Served,
+    prompts: list[np.ndarray],
+    error: float,
+    seconds: float,
+    seed: int,
+    bf16: bool,
+    requests: int = REQUESTS,
 ) -> Found:
     """Decodes for so long."""
     found, rng, end = Found(), np.random.default_rng(seed), time.perf_counter() + seconds
@@ -82,7 +91,8 @@ def replay(
                 served.predictor, most=int(rng.integers(1, 33)), part=int(rng.choice([16, 64, 256])), error=error
             )
             made: list[tuple[Request, Row]] = []
-            coming = [Request(*(int(rng.integers(n)) for n in (len(prompts), len(SAMPLED), SEEDS))) for _ in range(24)]
+            choices = (len(prompts), len(SAMPLED), SEEDS)
+            coming = [Request(*(int(rng.integers(n)) for n in choices)) for _ in range(requests)]
             while coming or batch.busy:
                 for _ in range(rng.integers(1, 6) if coming and rng.random() < 0.5 else 0):
                     if coming:
@@ -139,7 +149,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options.add_argument("--minutes", type=float, default=2.0, help="of each part (default 2)")
     given = options.parse_args(words)
     bench, rng = Benchmark(given.smoke), np.random.default_rng(3)
-    seconds = 0.0 if bench.smoke else 60 * given.minutes
+    seconds, requests = (0.0, SMOKE_REQUESTS) if bench.smoke else (60 * given.minutes, REQUESTS)
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(Path(folder), small=bench.smoke)
     exact = Served("exact", copy.deepcopy(model))
@@ -152,7 +162,7 @@ def main(words: Sequence[str] | None = None) -> int:
         ("float32, close choices alone", served, served.rounding),
         ("bfloat16", served, 0.0),
     ):
-        found = replay(which, exact, prompts, error, seconds, seed=4, bf16=name == "bfloat16")
+        found = replay(which, exact, prompts, error, seconds, seed=4, bf16=name == "bfloat16", requests=requests)
         print(f"{name}: {found.rows:,} rows, {found.choices:,} choices, {found.alone} made alone")
         usual, worst, share = np.median(found.errors), max(found.errors), found.close / found.choices
         print(

@@ -65,6 +65,7 @@ def pytest_configure(config):
 def pytest_collection_finish(session):
     """What was loaded and collected so far stays until the end: no collection of garbage looks at it again."""
     gc.freeze()
+    gc.set_threshold(10_000)  # of 700: what tests load is large, and looking through it took a twentieth of their time
     gc.enable()
 
 

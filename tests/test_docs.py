@@ -96,7 +96,7 @@ def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(t
     row = tomllib.loads(blocks("docs/adding-a-backbone.md", "toml")[0])["project"]["entry-points"]
     assert row == {"statewise.backbones": {"moving_averages": shlex.split(use)[5]}}
     words = shlex.split(test.replace("PATH_OF_YOURS", str(tmp_path)))[1:]
-    words[-1] += " and (next_token or token_order or multi_token) and not latent and not joint"
+    words[-1] += " and (next_token or multi_token) and not latent and not joint"
     paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     done = subprocess.run(
         [sys.executable, *words[1:], "-p", "no:cacheprovider", "-vv", "--color=no"],

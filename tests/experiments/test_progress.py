@@ -121,6 +121,7 @@ def test_a_loss_of_one_part_is_told_once():
 def test_training_goes_on_when_nobody_reads_its_output(tmp_path):
     """It ended without a word, and without a checkpoint."""
     words = ["path-star-small", *SMALL_RUN, "--trainer.steps=20", "--trainer.log_every=2", "--trainer.threads=1"]
+    words += ["--task.held_out_graphs=40"]
     command = [sys.executable, "-m", "statewise", "train", *words, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("recipe path-star-small into")

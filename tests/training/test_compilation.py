@@ -16,6 +16,7 @@ from statewise.training.compilation import what_to_compile
 
 TINY = [
     *SMALL_RUN,
+    "--task.held_out_graphs=40",
     "--trainer.precision=fp32",
     "--trainer.steps=6",
     "--trainer.evaluate_every=3",

@@ -89,16 +89,21 @@ def parse(
             by_flag = any(flag.partition("=")[0] == f"--{kind}" for flag in flags)
             raise ValueError(str(error) if by_flag else f"{source}: {error}") from None
     configs["trainer"] = TrainerConfig
-    parser = _parser(tuple(configs.items()))
     known = ["seed", *(f"{group}.{name}" for group, config in configs.items() for name in field_names(config))]
     fields, flags = _given(base, flags, chosen, known, source)
-    options = [*(f"--{key}={_as_flag(value)}" for key, value in fields.items()), *flags]
+    given: dict[str, list[str]] = {group: [] for group in (*configs, "seed")}
+    for option in (*(f"--{key}={_as_flag(value)}" for key, value in fields.items()), *flags):
+        given[option.removeprefix("--").partition("=")[0].partition(".")[0]].append(option)
+    built: dict[str, Any] = {}
     try:
-        built = parser.instantiate_classes(_parsed(parser, options))
+        parsers = {group: _parser(group, configs.get(group)) for group in given}
+        parsed = {group: _parsed(parsers[group], options) for group, options in given.items()}
+        for group, values in parsed.items():
+            built |= parsers[group].instantiate_classes(values).as_dict()
     except (ArgumentError, ValueError, OverflowError) as error:
         message = _plain(str(error)) if isinstance(error, ArgumentError) else str(error)
         if isinstance(error, OverflowError):
-            message = _too_large(options)
+            message = _too_large([option for options in given.values() for option in options])
         by_flag = any(flag.partition("=")[0].rpartition(".")[2].removeprefix("--") in message for flag in flags)
         raise ValueError(message if by_flag else f"{source}: {message}") from None
     if not 0 <= built["seed"] < LARGEST:
@@ -115,12 +120,14 @@ def parse(
 
 
 @lru_cache(maxsize=64)  # to make one takes longer than to use it, and sweeps read hundreds of recipes
-def _parser(configs: tuple[tuple[str, type], ...]) -> ArgumentParser:
-    """A parser of the fields of all groups, and of the seed."""
+def _parser(group: str, config: type | None) -> ArgumentParser:
+    """A parser of the fields of one group, or of the seed. Its time grows faster than the number of its fields, so each
+    group has its own."""
     parser = _new_parser()
-    for group, config in configs:
+    if config is None:
+        parser.add_argument(f"--{group}", type=int, default=1)
+    else:
         parser.add_class_arguments(config, group)
-    parser.add_argument("--seed", type=int, default=1)
     return parser
 
 

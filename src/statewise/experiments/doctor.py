@@ -32,6 +32,7 @@ TINY = (
         "--trainer.batch_size=8",
     ),
     *("--trainer.evaluate_every=3", "--trainer.checkpoint_every=3", "--trainer.evaluate_num=8", "--trainer.device=cpu"),
+    "--task.held_out_graphs=40",
 )
 """Fields of the run of the self-test."""
 SLOW_SYNC = 0.05

@@ -172,6 +172,7 @@ def with_errors(predictor, size):
     return made
 
 
+@two_backbones
 def test_choices_that_hang_on_rounding_are_made_alone(predictor):
     def completions(error):
         rows = [

@@ -115,7 +115,7 @@ def test_a_slow_reader_keeps_nobody_waiting(model):
 
 
 def test_slow_headers_and_bodies_are_given_up(model):
-    with running({"m": model}, body_seconds=1) as server:
+    with running({"m": model}, body_seconds=0.4) as server:
         for begun in (b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-a: "):
             with server.connect() as connection:
                 connection.sendall(begun)

@@ -459,8 +459,8 @@ def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path, content, name, mess
 
 
 def test_archives_made_to_fill_a_disk_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "_ENOUGH", 2**20)
-    text = b"case,what\n" + b"c,a\n" * 2**20
+    monkeypatch.setattr(lines, "_ENOUGH", 2**18)
+    text = b"case,what\n" + b"c,a\n" * 2**18
     for content, name in ((gzip.compress(text), "a.csv.gz"), (zipped(text, "a.csv"), "a.zip")):
         with pytest.raises(ValueError, match="unpacked to more than 500 times its size"):
             read(tmp_path, content, name, group="case", column="what")
