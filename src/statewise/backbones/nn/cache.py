@@ -155,6 +155,11 @@ class PlaceStore(Cache):
         """(B, columns) position of each row that each column holds, -1: none; None: the last positions of all rows."""
         return None if self._places is None else self._places[:, : self.columns]
 
+    @property
+    def dense(self) -> bool:
+        """Whether every row uses every column, so that no mask is needed."""
+        return self._places is None
+
     # One pass
 
     def begin(self, new: int, counts: np.ndarray | None = None) -> None:
@@ -184,8 +189,8 @@ class PlaceStore(Cache):
             room = room if keep + SLACK <= room else 2 * keep
         self._pass = _Pass(new, read_counts, keep, rebuild, kept, room)
 
-    def append(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
-        """Adds the P tensors `new` (B, H, n, W) to a layer. Returns all columns that the pass may read (P, B, H, K, W),
+    def append(self, layer: int, new: Tensor | Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
+        """Adds the P tensors `new` (B, H, n, W) to a layer, or one of all, (P, B, H, n, W). Returns all columns that the pass may read (P, B, H, K, W),
         in the order of `key_places`, followed by `behind`, P tensors (B, H, m, W) that are not stored; passing them
         here saves a copy."""
         assert self._pass is not None
@@ -203,19 +208,23 @@ class PlaceStore(Cache):
                 grown[:, :B, :, : self.columns] = buffer[:, :B, :, : self.columns]
             self._buffers[layer] = buffer = grown
         used = self._rows_of(buffer)
-        for number, part in enumerate(new):
-            used[number, :, :, self.columns : end] = part
+        if isinstance(new, Tensor):
+            used.narrow(3, self.columns, self._pass.new).copy_(new)
+        else:
+            for number, part in enumerate(new):
+                used[number, :, :, self.columns : end] = part
         for number, part in enumerate(behind or ()):
             used[number, :, :, end : end + more] = part
-        return used[:, :, :, self._first() : end + more]
+        first = self._first()
+        return used.narrow(3, first, end + more - first)
 
     def _rows_of(self, buffer: Tensor) -> Tensor:
         """The rows of a buffer that are in use."""
-        return buffer[:, : len(self.lengths)]
+        return buffer.narrow(1, 0, len(self.lengths))
 
-    def _rebuild(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None) -> Tensor:
+    def _rebuild(self, layer: int, new: Tensor | Sequence[Tensor], behind: Sequence[Tensor] | None) -> Tensor:
         assert self._pass is not None
-        buffer, joined, kept, keep = self._buffers[layer], torch.stack(tuple(new)), self._pass.kept, self._pass.keep
+        buffer, joined, kept, keep = self._buffers[layer], _together(new), self._pass.kept, self._pass.keep
         P, rows, H, _, W = joined.shape
         if buffer is not None:
             joined = torch.cat((self._rows_of(buffer)[:, :, :, : self.columns], joined), dim=3)
@@ -424,6 +433,10 @@ class KeyValueCache(PlaceStore):
 def _recorded(buffer: Tensor) -> bool:
     """Whether autograd may need what a buffer holds now or did before, so that its rows must not be overwritten."""
     return torch.is_grad_enabled() or buffer.requires_grad
+
+
+def _together(parts: Tensor | Sequence[Tensor]) -> Tensor:
+    return parts if isinstance(parts, Tensor) else torch.stack(tuple(parts))
 
 
 def _right_aligned(used: np.ndarray) -> np.ndarray:
