@@ -17,8 +17,8 @@ from statewise.backbones.nn.block import Block, BlockConfig, BlockContext
 from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.backbones.nn.layers import Matrix, TokenEmbedding, init_weights, make_norm
-from statewise.backbones.nn.one_row import OneRow, store_by_columns
 from statewise.backbones.nn.masks import Documents, causal, keys_in_reach
+from statewise.backbones.nn.one_row import OneRow, store_by_columns
 from statewise.batch import Batch, Hidden
 
 

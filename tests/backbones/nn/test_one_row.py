@@ -69,7 +69,9 @@ def test_states_logits_and_cache_are_those_of_the_blocks(norm, positions, mlp, b
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("numpy_threads", "threads", "largest"), [("1", 1, 0), ("4", 1, 0), ("4", 2, 0), ("4", 2, 10**6)])
+@pytest.mark.parametrize(
+    ("numpy_threads", "threads", "largest"), [("1", 1, 0), ("4", 1, 0), ("4", 2, 0), ("4", 2, 10**6)]
+)
 def test_each_product_is_the_same(monkeypatch, dtype, numpy_threads, threads, largest):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", numpy_threads)
     monkeypatch.setattr(one_row, "FOR_ONE_THREAD", largest)
@@ -126,7 +128,8 @@ def test_hooks_gradients_other_weights_and_other_numbers_of_rows_take_the_blocks
         for changed in (copied, narrower):
             read(changed, changed.make_cache(1), 0, 2)
     state, _ = read(model, model.make_cache(1), 0, 2)
-    assert state.requires_grad and not steps
+    assert state.requires_grad
+    assert not steps
     with torch.inference_mode():
         read(model, model.make_cache(1), 0, 2)
     assert steps == [0, 1]

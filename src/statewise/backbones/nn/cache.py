@@ -190,9 +190,9 @@ class PlaceStore(Cache):
         self._pass = _Pass(new, read_counts, keep, rebuild, kept, room)
 
     def append(self, layer: int, new: Tensor | Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
-        """Adds the P tensors `new` (B, H, n, W) to a layer, or one of all, (P, B, H, n, W). Returns all columns that the pass may read (P, B, H, K, W),
-        in the order of `key_places`, followed by `behind`, P tensors (B, H, m, W) that are not stored; passing them
-        here saves a copy."""
+        """Adds the P tensors `new` (B, H, n, W) to a layer, or one tensor of all, (P, B, H, n, W). Returns all columns
+        that the pass may read (P, B, H, K, W), in the order of `key_places`, followed by `behind`, P tensors
+        (B, H, m, W) that are not stored; passing them here saves a copy."""
         assert self._pass is not None
         if self._pass.rebuild:
             return self._rebuild(layer, new, behind)

@@ -1,7 +1,7 @@
-"""One token of one row, for a server with a single client: the arithmetic of `nn.block.Block` in fewer and smaller calls.
+"""One token of a single row, for a server with one client: what `nn.block.Block` computes, in fewer calls.
 
-Such a pass reads every weight once and computes little, so what it takes beside that is calls. Those of NumPy on a
-vector take half as long as PyTorch's, and a matrix that is stored by columns is read at twice the speed.
+Such a pass reads every weight once and computes little. A matrix that is stored by columns is read at two to three times
+the speed, and on a single vector NumPy's calls take half as long as PyTorch's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from statewise.backbones.nn.attention import attend_fused, rotary_angles
 from statewise.backbones.nn.block import Block, BlockConfig, FeedForward
@@ -25,8 +24,8 @@ Product = Callable[[np.ndarray], np.ndarray]
 """From a vector (n,) to the product (m,) with a matrix (m, n)."""
 
 TOGETHER = 2**22
-"""Fewest numbers of one allocation of `store_by_columns`, if there are so many: NumPy asks for huge pages, which weights
-of 256 x 256 would not fill."""
+"""Numbers that `store_by_columns` allocates together, at least, where there are so many: NumPy asks for huge pages,
+which a small matrix would not fill."""
 FOR_ONE_THREAD = 2**20
 """Largest matrix that is multiplied in one thread even if there are more."""
 
@@ -63,9 +62,9 @@ def _room(weight: Tensor) -> int:
 def product_with(weight: Tensor, bias: Tensor | None = None) -> Product:
     """The product of vectors with a matrix (m, n) that is stored by columns, plus `bias` (m,).
 
-    With one row, PyTorch's own product (MKL's) reads the matrix at a fifth of the memory's speed on an AMD EPYC, NumPy's
-    at half of it, but its threads wait for each other. If NumPy may have several, a smaller matrix is multiplied as a
-    weighted sum of its columns (`embedding_bag`), which is nearly as fast."""
+    NumPy's product is the fastest, unless it has several threads, which wait for each other. Then a matrix is
+    multiplied as a weighted sum of its columns (`embedding_bag`), which is faster than PyTorch's product, if it is
+    small or PyTorch has one thread."""
     matrix, columns = weight.detach().numpy(), weight.detach().t()
     if numpy_has_one_thread():
 

@@ -93,7 +93,9 @@ class Choices:
     @property
     def _is_plain(self) -> bool:
         """Whether all rows choose the most likely token and want no others."""
-        return all(not plain.draws for plain, _ in self.alike) and not any(row.decoding.alternatives for row in self.rows)
+        return all(not plain.draws for plain, _ in self.alike) and not any(
+            row.decoding.alternatives for row in self.rows
+        )
 
     def _check_one(self, logits: np.ndarray, error: float) -> Chosen:
         """`check` for a single row at a single place, (V,): calls of NumPy cost less than PyTorch's."""
