@@ -1,7 +1,7 @@
 """One token of a single row, for a server with one client: what `nn.block.Block` computes, in fewer calls.
 
-Such a pass reads every weight once and computes little. A matrix that is stored by columns is read at two to three times
-the speed, and on a single vector NumPy's calls take half as long as PyTorch's.
+Such a pass reads every weight once and computes little. A matrix stored by columns is read at two to three times the
+speed, and on a single vector calls of NumPy take half as long as those of PyTorch.
 """
 
 from __future__ import annotations
@@ -165,6 +165,7 @@ class OneRow:
         gradients, without hooks and in the weights' precision."""
         return len(cache.lengths) == 1 and cache.dense and self.exact() and not any(self._hooks)
 
+    @np.errstate(invalid="ignore", over="ignore")  # of a model that fails: who reads the logits will see
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
         """The blocks and the norm for the embedded token `x` (D,), which is changed, at the next place of the one row
         of `cache`: (D,). Does the whole pass of the cache."""
