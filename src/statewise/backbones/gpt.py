@@ -109,7 +109,8 @@ class GPT(Branching, Counted, Followed, Hookable):
     @override
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         self._one_row = None  # its weights are about to be replaced
-        return super()._apply(*args, **kwargs)
+        applied: Self = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return applied
 
     @override
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:

@@ -31,10 +31,10 @@ FOR_ONE_THREAD = 2**20
 
 
 @torch.no_grad()
-def store_by_columns(weights: Iterable[nn.Parameter]) -> None:
+def store_by_columns(weights: Iterable[Tensor]) -> None:
     """Stores matrices (m, n) on a CPU column after column, many in one allocation; shapes and values stay, and there is
     no second copy. Products of few vectors gain by it, others lose nothing."""
-    group: list[nn.Parameter] = []
+    group: list[Tensor] = []
     for weight in weights:
         group.append(weight)
         if sum(map(_room, group)) >= TOGETHER:
@@ -44,7 +44,7 @@ def store_by_columns(weights: Iterable[nn.Parameter]) -> None:
         _store_group(group)
 
 
-def _store_group(group: list[nn.Parameter]) -> None:
+def _store_group(group: list[Tensor]) -> None:
     buffer = torch.from_numpy(np.empty(sum(map(_room, group)), group[0].detach().numpy().dtype))
     begin = 0
     for weight in group:
@@ -167,11 +167,11 @@ class OneRow:
 
     @np.errstate(invalid="ignore", over="ignore")  # of a model that fails: who reads the logits will see
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
-        """The blocks and the norm for the embedded token `x` (D,), which is changed, at the next place of the one row
-        of `cache`: (D,). Does the whole pass of the cache."""
+        """The blocks and the norm for the embedded token `x` (D,), at the next place of the one row of `cache`: (D,).
+        Does the whole pass of the cache."""
         place = cache.length
         cache.begin(1)
-        residual = x.numpy()
+        residual = x.numpy().copy()
         for number, layer in enumerate(self.layers):
             mixed = layer.heads_in(layer.attention_norm(residual))
             if self.turns:
