@@ -189,10 +189,10 @@ class PlaceStore(Cache):
             room = room if keep + SLACK <= room else 2 * keep
         self._pass = _Pass(new, read_counts, keep, rebuild, kept, room)
 
-    def append(self, layer: int, new: Tensor | Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
-        """Adds the P tensors `new` (B, H, n, W) to a layer, or one tensor of all, (P, B, H, n, W). Returns all columns
-        that the pass may read (P, B, H, K, W), in the order of `key_places`, followed by `behind`, P tensors
-        (B, H, m, W) that are not stored; passing them here saves a copy."""
+    def append(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
+        """Adds the P tensors `new` (B, H, n, W) to a layer. Returns all columns that the pass may read (P, B, H, K, W),
+        in the order of `key_places`, followed by `behind`, P tensors (B, H, m, W) that are not stored; passing them
+        here saves a copy."""
         assert self._pass is not None
         if self._pass.rebuild:
             return self._rebuild(layer, new, behind)
@@ -208,23 +208,32 @@ class PlaceStore(Cache):
                 grown[:, :B, :, : self.columns] = buffer[:, :B, :, : self.columns]
             self._buffers[layer] = buffer = grown
         used = self._rows_of(buffer)
-        if isinstance(new, Tensor):
-            used.narrow(3, self.columns, self._pass.new).copy_(new)
-        else:
-            for number, part in enumerate(new):
-                used[number, :, :, self.columns : end] = part
+        for number, part in enumerate(new):
+            used[number, :, :, self.columns : end] = part
         for number, part in enumerate(behind or ()):
             used[number, :, :, end : end + more] = part
-        first = self._first()
-        return used.narrow(3, first, end + more - first)
+        return used[:, :, :, self._first() : end + more]
+
+    def append_one(self, layer: int, new: Sequence[np.ndarray]) -> np.ndarray:
+        """`append` of one column to a dense store of a single row on a CPU, without gradients: P arrays `new` (H, W).
+        Returns (P, H, K, W)."""
+        assert self._pass is not None
+        buffer, end = self._buffers[layer], self.columns + 1
+        known = buffer is not None and not buffer.requires_grad and buffer.shape[1] == 1 and buffer.shape[3] >= end
+        if buffer is None or not known or self._pass.rebuild:
+            return self.append(layer, [torch.from_numpy(part)[None, :, None] for part in new])[:, 0].detach().numpy()
+        used = buffer.numpy()[:, 0]
+        for number, part in enumerate(new):
+            used[number, :, self.columns] = part
+        return used[:, :, self._first() : end]
 
     def _rows_of(self, buffer: Tensor) -> Tensor:
         """The rows of a buffer that are in use."""
-        return buffer.narrow(1, 0, len(self.lengths))
+        return buffer[:, : len(self.lengths)]
 
-    def _rebuild(self, layer: int, new: Tensor | Sequence[Tensor], behind: Sequence[Tensor] | None) -> Tensor:
+    def _rebuild(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None) -> Tensor:
         assert self._pass is not None
-        buffer, joined, kept, keep = self._buffers[layer], _together(new), self._pass.kept, self._pass.keep
+        buffer, joined, kept, keep = self._buffers[layer], torch.stack(tuple(new)), self._pass.kept, self._pass.keep
         P, rows, H, _, W = joined.shape
         if buffer is not None:
             joined = torch.cat((self._rows_of(buffer)[:, :, :, : self.columns], joined), dim=3)
@@ -433,10 +442,6 @@ class KeyValueCache(PlaceStore):
 def _recorded(buffer: Tensor) -> bool:
     """Whether autograd may need what a buffer holds now or did before, so that its rows must not be overwritten."""
     return torch.is_grad_enabled() or buffer.requires_grad
-
-
-def _together(parts: Tensor | Sequence[Tensor]) -> Tensor:
-    return parts if isinstance(parts, Tensor) else torch.stack(tuple(parts))
 
 
 def _right_aligned(used: np.ndarray) -> np.ndarray:

@@ -150,6 +150,7 @@ class OneRow:
         self.turns = config.positions == "rope"
         self.layers, self.norm, self.head = [_Layer(block) for block in blocks], _norm(norm), product_with(head)
         self.dtype = head.dtype
+        self.attend = _attend if numpy_has_one_thread() else _attend_fused
         parts = [*chain.from_iterable(block.modules() for block in blocks), norm]
         self._hooks: list[Any] = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
 
@@ -180,11 +181,32 @@ class OneRow:
                 other = turning[:, :, ::-1] * swapped
                 turning *= straight
                 turning += other
-            parts = torch.from_numpy(mixed).view(3, 1, self.heads, 1, self.width)
-            both = cache.append(number, parts[1:])
-            seen = attend_fused(parts[0], both[0], both[1])
-            residual += layer.heads_out(seen.view(-1).numpy())
-            inner = torch.from_numpy(layer.mlp_in(layer.mlp_norm(residual)))
-            residual += layer.mlp_out(FeedForward.activated(self.kind, inner).numpy())
+            query, *new = mixed.reshape(3, self.heads, self.width)
+            keys, values = cache.append_one(number, new)
+            residual += layer.heads_out(self.attend(query, keys, values))
+            residual += layer.mlp_out(self._activated(layer.mlp_in(layer.mlp_norm(residual))))
         cache.advance()
         return torch.from_numpy(self.norm(residual))
+
+    def _activated(self, inner: np.ndarray) -> np.ndarray:
+        """`FeedForward.activated` of one vector."""
+        if self.kind != "swiglu":
+            return FeedForward.activated(self.kind, torch.from_numpy(inner)).numpy()
+        gate, linear = inner.reshape(2, -1)
+        return gate / (1 + np.exp(-gate)) * linear
+
+
+def _attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Attention of one query (H, W) to `keys` and `values` (H, K, W): (H * W,)."""
+    weights = np.matmul(keys, query[:, :, None])[:, :, 0]
+    weights *= query.shape[1] ** -0.5
+    weights -= weights.max(1, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= weights.sum(1, keepdims=True)
+    return np.matmul(weights[:, None], values).reshape(-1)
+
+
+def _attend_fused(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """`_attend` by PyTorch's kernel."""
+    queries, *both = (torch.from_numpy(part)[None] for part in (query[:, None], keys, values))
+    return attend_fused(queries, *both).view(-1).numpy()
