@@ -1,4 +1,5 @@
-"""The server: tokens per second of 1, 4 and 16 clients against one request at a time, and what HTTP costs.
+"""The server: tokens per second of 1, 4 and 16 clients, against one request at a time and a loop over transformers'
+`generate`; how long a newcomer waits for its first token; what HTTP costs.
 
 python benchmarks/serving.py
 python benchmarks/serving.py --peer PYTHON  # also `transformers serve`, of an environment with transformers[serving]
@@ -22,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import Benchmark, parser
+from timing import Benchmark, parser, ratio
 
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
@@ -248,8 +249,8 @@ def without_http(serving: Serving, prompts: list[list[int]], clients: int, strea
     return (time.process_time() - began) / (len(prompts) * TOKENS)
 
 
-def plain_loop(folder: Path, model: Model, prompts: list[list[int]]) -> float | None:
-    """Tokens per second of `generate` of transformers on the exported model, one prompt after the other; None: it is
+def plain_loop(folder: Path, model: Model) -> Callable[[list[list[int]]], None] | None:
+    """A loop over `generate` of transformers on the exported model, one prompt after the other; None: transformers is
     not installed."""
     try:
         import transformers
@@ -257,15 +258,104 @@ def plain_loop(folder: Path, model: Model, prompts: list[list[int]]) -> float | 
         return None
     from statewise.deploy.export.export import export
 
+    transformers.logging.set_verbosity_error()
     export(model, folder / "exported")
     exported = transformers.AutoModelForCausalLM.from_pretrained(folder / "exported")
-    began = time.perf_counter()
-    with torch.inference_mode():
+
+    @torch.inference_mode()
+    def loop(prompts: list[list[int]]) -> None:
         for prompt in prompts:
             exported.generate(
                 torch.tensor([prompt]), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0
             )
-    return len(prompts) * TOKENS / (time.perf_counter() - began)
+
+    return loop
+
+
+def alone_against_loop(
+    bench: Benchmark,
+    serving: Serving,
+    pool: Executor,
+    loop: Callable[[list[list[int]]], None],
+    prompts: list[list[int]],
+) -> dict[str, list[float]]:
+    """Seconds of one client and of the loop for the same prompts, in turn, and prints the CPU time of each."""
+    cpu: dict[str, float] = {"one client": 0.0, "loop": 0.0}
+
+    def counted(name: str, call: Callable[[], object]) -> Callable[[], None]:
+        def measured() -> None:
+            before = time.process_time()
+            call()
+            cpu[name] += time.process_time() - before
+
+        return measured
+
+    bodies = [request(prompt, False) for prompt in prompts]
+    ways = {
+        "one client": counted("one client", lambda: pool.submit(load, serving.port, bodies, 1).result()),
+        "loop": counted("loop", lambda: loop(prompts)),
+    }
+    seconds = bench.in_turn(ways, rounds=9, warm_up=1)
+    calls = 1 if bench.smoke else 10
+    for name, spent in seconds.items():
+        rate = len(prompts) * TOKENS / float(np.median(spent))
+        each = 1e3 * cpu[name] / (calls * len(prompts) * TOKENS)
+        print(f"  {name:24} {rate:8.1f} tokens/s, {each:.2f} ms of CPU per token, in turn", flush=True)
+    return seconds
+
+
+def newcomers(port: int, bodies: list[dict[str, Any]], clients: int, asking: list[dict[str, Any]]) -> list[float]:
+    """Seconds to the first token of the requests `asking`, one after the other, while so many clients are served."""
+
+    async def run() -> list[float]:
+        over = asyncio.Event()
+
+        async def client(number: int) -> None:
+            place = number
+            while not over.is_set():
+                await ask(port, "/v1/completions", bodies[place % len(bodies)])
+                place += clients
+
+        running = [asyncio.create_task(client(number)) for number in range(clients)]
+        found = []
+        for body in asking:
+            await asyncio.sleep(0.1)
+            found.append((await ask(port, "/v1/completions", body))[2][1])  # the first part is the head
+        over.set()
+        await asyncio.gather(*running)
+        return found
+
+    return asyncio.run(run())
+
+
+def first_token_under_load(
+    bench: Benchmark, serving: Serving, pool: Executor, prompts: list[list[int]], clients: int
+) -> None:
+    """How long a newcomer waits while others are served, against the passes for which it may have to wait: one that
+    has begun, those for the prompts of all others, in parts, and the one for its own."""
+    batch, slowest = serving.engine.lanes["model"].batch, {"part": 0.0, "step": 0.0}
+
+    def timed(name: str, call: Callable[[], Any]) -> Callable[[], Any]:
+        def measured() -> Any:
+            began = time.perf_counter()
+            result = call()
+            slowest[name] = max(slowest[name], time.perf_counter() - began)
+            return result
+
+        return measured
+
+    batch.read_prompts = timed("part", batch.read_prompts)  # type: ignore[method-assign]
+    batch.step = timed("step", batch.step)  # type: ignore[method-assign]
+    bodies, asking = ([request(prompt, stream) for prompt in prompts] for stream in (False, True))
+    found = pool.submit(newcomers, serving.port, bodies, clients, asking[: 2 if bench.smoke else 40]).result()
+    del batch.read_prompts, batch.step
+    passes = 2 + -(-clients * PROMPT // batch.part)
+    bound = passes * sum(slowest.values())
+    print(f"  first token of a newcomer beside {clients} clients: {percentiles(found)}; bound {1e3 * bound:.0f} ms")
+    print(
+        f"  {passes} passes; slowest part {1e3 * slowest['part']:.0f} ms, slowest step {1e3 * slowest['step']:.0f} ms"
+    )
+    bench.at_most("slowest first token of a newcomer against its bound", max(found) / bound, 1.0)
 
 
 def decoded_alone(
@@ -449,15 +539,20 @@ def measure(bench: Benchmark, model: Model, folder: Path, pool: Executor, peer: 
                 alone = without_http(serving, some, clients, stream)
                 added[stream] = 100 * (cost / alone - 1)
                 print(f"  {'':24} {1e6 * cost:8.0f} us of CPU per token, {1e6 * alone:.0f} without HTTP")
-    plain = plain_loop(folder, model, prompts[:2])
+        first_token_under_load(bench, serving, pool, prompts, most)
+        loop = plain_loop(folder, model)
+        if loop is not None:
+            in_turn = alone_against_loop(bench, serving, pool, loop, prompts[:2])
+            plain = 2 * TOKENS / float(np.median(in_turn["loop"]))
+            alone_gain = ratio(in_turn["loop"], in_turn["one client"])
+            bench.at_least("one client against a loop over generate", alone_gain, 2.0)
+            gain = rates[most, False] / plain
+            bench.at_least(f"{most} clients against a loop over generate", gain, 4.0)
     if peer is not None:
         for clients, rate in peer_rates(peer, folder, model, prompts, pool, most).items():
             print(f"  {f'transformers serve, {clients}':24} {rate:8.1f} tokens/s")
             if clients == most:
                 bench.at_least(f"{clients} clients against transformers serve", rates[clients, False] / rate, 4.0)
-    if plain is not None:
-        print(f"  {'generate of transformers':24} {plain:8.1f} tokens/s, one prompt at a time")
-        bench.at_least(f"{most} clients against a loop over generate", rates[most, False] / plain, 4.0)
     bench.at_least(f"{most} clients against one at a time", rates[most, False] / rates[1, False], 4.0)
     bench.at_most("CPU that HTTP adds per token, %", added[False], 10.0)
     bench.at_most("CPU that HTTP adds per token in streams, %", added[True], 10.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.backbones.nn.layers import Matrix, TokenEmbedding, init_weights, make_norm
 from statewise.backbones.nn.masks import Documents, causal, keys_in_reach
+from statewise.backbones.nn.one_row import OneRow, store_by_columns
 from statewise.batch import Batch, Hidden
 
 
@@ -51,6 +52,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.head = None if config.tied else Matrix(config.width, vocabulary, bias=False)
         init_weights(self, config.init, config.layers)
+        self._one_row: OneRow | None = None
         linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
         self.block_weights = sum(linear.weight.numel() for linear in linears)
 
@@ -60,7 +62,15 @@ class GPT(Branching, Counted, Followed, Hookable):
 
     @override
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
-        return self._extend(tokens, cache, counts)[0]
+        alone = tokens.shape[1] == 1 and counts is None
+        if self._one_row is None or not alone or not self._one_row.fits(cache):
+            return self._extend(tokens, cache, counts)[0]
+        check_context(cache, 1, counts, self.context)
+        x = self.embed(tokens)
+        if self.positions is not None:
+            x = x + self.positions.weight[cache.length]
+        x = self._one_row.step(x.view(-1), cache)[None, None]
+        return Hidden(state=x, readout=x)
 
     @override
     def extend_trunk(
@@ -77,6 +87,37 @@ class GPT(Branching, Counted, Followed, Hookable):
         hidden = self.last((x, context))
         cache.advance()
         return hidden, x
+
+    def prepare_one_row(self) -> None:
+        """Makes passes without gradients over one token of a single row fast, and those of a few rows faster: the
+        matrices are from now on stored by columns. For models on a CPU that no longer change; a model that cannot gain
+        stays as it is. See `nn.one_row`."""
+        weight = self.head_weight()
+        exact = weight.dtype in (torch.float32, torch.float64)
+        if self.device.type != "cpu" or not exact or self.config.attention != "softmax" or self.training:
+            return
+        parts = [part.weight for part in self.modules() if isinstance(part, nn.Linear | TokenEmbedding)]
+        store_by_columns(weight for weight in parts if weight is not None)
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        self._one_row = OneRow(self.config, blocks, self.norm, self.head_weight())
+
+    @property
+    @override
+    def device(self) -> torch.device:
+        return self.embedding.matrix.device
+
+    @override
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        self._one_row = None  # its weights are about to be replaced
+        applied: Self = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return applied
+
+    @override
+    def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
+        if self._one_row is not None and readout.numel() == self.width and self._one_row.exact():
+            found = torch.from_numpy(self._one_row.head(readout.reshape(-1).numpy()))
+            return found.view(*readout.shape[:-1], -1)
+        return super().logits(readout, frozen=frozen)
 
     def trunk(self, batch: Batch) -> tuple[Tensor, BlockContext]:
         """The residual stream (B, T, D) that the last block reads, and its context."""

@@ -49,6 +49,9 @@ class CausalCursor:
     def remember(self, recent: Tensor, counts: np.ndarray | None) -> None:
         """Stores `recent` (B, n, E), the states of the tokens just read, `counts[b]` of row b; None: all."""
         B, n = recent.shape[:2]
+        if counts is None and n:
+            self.recent, self.known = recent, np.full(B, n)
+            return
         known = np.full(B, n) if counts is None else counts
         idle = known == 0
         if idle.any() and len(self.known):  # rows that read nothing keep their state
@@ -104,7 +107,6 @@ class CausalPredictor(Predictor):
         cursor = self.new_cursor(len(prompts))
         return cursor, self.first_logits(cursor, prompts, counts)
 
-    @torch.no_grad()
     @override
     def extend(self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
         return self.extend_with_states(cursor, tokens, counts)[1]

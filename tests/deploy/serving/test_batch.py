@@ -18,7 +18,7 @@ from statewise.decoding.drafts import MeasuredLength
 from statewise.decoding.predictor import Drafter
 from statewise.decoding.sample import SampleConfig
 from statewise.deploy.serving.batch import ContinuousBatch
-from statewise.deploy.serving.choosing import Drafting, may_draft
+from statewise.deploy.serving.choosing import Choices, Drafting, may_draft
 from statewise.deploy.serving.engine import without_gradients
 from statewise.deploy.serving.rows import DecodingOptions, Row, Stops, Written
 
@@ -536,3 +536,21 @@ def test_weights_are_cast_once_for_all_steps():
             counts[outer] = seen.of_weights
             assert not found.requires_grad
     assert counts == {torch.no_grad: 3, without_gradients: 1}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("best", [4.0, 4.0 + 1e-4, np.nan])
+def test_a_single_row_chooses_as_it_does_beside_another(best, exact):
+    logits = torch.randn(2, 1, VOCABULARY, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[:, 0, [5, 7]] = torch.tensor([4.0, best], dtype=torch.float64)
+    logits[:, 0, END] = 5.0 if exact else -5.0
+    rows = [row_of([1], exact=exact), row_of([2], exact=exact)]
+    for error, close in ((1e-5, best == 4.0), (1e-3, True)):
+        both = Choices(rows, VOCABULARY).check(logits.clone(), error)
+        alone = Choices(rows[:1], VOCABULARY).check(logits[:1].clone(), error)
+        if np.isnan(best):
+            assert np.isnan([both.log_probabilities[0, 0], alone.log_probabilities[0, 0]]).all()
+            continue
+        assert alone.close[0, 0] == both.close[0, 0] == close
+        assert alone.at(0, 0)[0] == both.at(0, 0)[0]
+        assert alone.at(0, 0)[1] == pytest.approx(both.at(0, 0)[1], abs=1e-12)

@@ -112,11 +112,15 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        x = self.in_proj(x)
-        if self.kind == "swiglu":
+        return self.out_proj(self.activated(self.kind, self.in_proj(x)))
+
+    @staticmethod
+    def activated(kind: Literal["swiglu", "gelu", "relu"], x: Tensor) -> Tensor:
+        """The nonlinearity: (..., I) -> (..., I), or with `swiglu` (..., 2 I) -> (..., I)."""
+        if kind == "swiglu":
             gate, x = x.chunk(2, dim=-1)
-            return self.out_proj(F.silu(gate) * x)
-        return self.out_proj(F.gelu(x) if self.kind == "gelu" else F.relu(x))
+            return F.silu(gate) * x
+        return F.gelu(x) if kind == "gelu" else F.relu(x)
 
 
 class Block(nn.Module):

@@ -155,6 +155,11 @@ class PlaceStore(Cache):
         """(B, columns) position of each row that each column holds, -1: none; None: the last positions of all rows."""
         return None if self._places is None else self._places[:, : self.columns]
 
+    @property
+    def dense(self) -> bool:
+        """Whether every row uses every column, so that no mask is needed."""
+        return self._places is None
+
     # One pass
 
     def begin(self, new: int, counts: np.ndarray | None = None) -> None:
@@ -208,6 +213,19 @@ class PlaceStore(Cache):
         for number, part in enumerate(behind or ()):
             used[number, :, :, end : end + more] = part
         return used[:, :, :, self._first() : end + more]
+
+    def append_one(self, layer: int, new: Sequence[np.ndarray]) -> np.ndarray:
+        """`append` of one column to a dense store of a single row on a CPU, without gradients: P arrays `new` (H, W).
+        Returns (P, H, K, W)."""
+        assert self._pass is not None
+        buffer, end = self._buffers[layer], self.columns + 1
+        known = buffer is not None and not buffer.requires_grad and buffer.shape[1] == 1 and buffer.shape[3] >= end
+        if buffer is None or not known or self._pass.rebuild:
+            return self.append(layer, [torch.from_numpy(part)[None, :, None] for part in new])[:, 0].detach().numpy()
+        used = buffer.numpy()[:, 0]
+        for number, part in enumerate(new):
+            used[number, :, self.columns] = part
+        return used[:, :, self._first() : end]
 
     def _rows_of(self, buffer: Tensor) -> Tensor:
         """The rows of a buffer that are in use."""

@@ -240,6 +240,8 @@ class ContinuousBatch:
         self._leave(most_ended=0.25)
         if not self.rows:
             return []
+        if len(self.rows) == 1 and self.drafting is None:
+            return self._step_alone()
         live, began = np.array([not row.ended for row in self.rows]), time.perf_counter()
         running = [row for row, runs in zip(self.rows, live) if runs]
         length = FixedLength(0) if self.drafting is None or not running else self.drafting.length_of(len(running))
@@ -262,6 +264,14 @@ class ContinuousBatch:
         self.counts.accepted += int(accepted.sum())
         length.record(draft_length, most[live].tolist(), accepted[live].tolist(), time.perf_counter() - began)
         return running
+
+    def _step_alone(self) -> list[Row]:
+        """`step` for a single row without drafts, where bookkeeping counts."""
+        logits = self.predictor.extend(self._cursor, torch.from_numpy(self._pending[:, None]))
+        self._read = self._read + 1
+        self._choose(logits, self.rows, Choices(self.rows, self.predictor.vocabulary), [()])
+        self._pending = np.array([self.rows[0].tokens[-1]], np.int64)
+        return self.rows
 
     def _read_drafts(self, drafted: np.ndarray, counts: np.ndarray, live: np.ndarray) -> tuple[Tensor, np.ndarray]:
         """Reads the pending tokens and `counts[b]` of the `drafted` ones (B, m) of each row. Returns the logits after

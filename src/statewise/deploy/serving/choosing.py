@@ -65,6 +65,8 @@ class Choices:
         """Chooses by the model's logits (B, n, V), or (B, n, V + 1) with a closing symbol, of the first n places, which
         are changed in place. `error`: how much rounding may change a logit."""
         self._hide_closing(logits)
+        if len(logits) == logits.shape[1] == 1 and self._is_plain and logits.device.type == "cpu":
+            return self._check_one(logits[0, 0].numpy(), error)
         totals = logits.logsumexp(-1)  # with the tokens that must not be chosen: log-probabilities are the model's
         self._ban(logits)
         B, n, _ = logits.shape
@@ -87,6 +89,25 @@ class Choices:
             gained.cpu().double().numpy(),
             [likely[start : start + n] for start in range(0, B * n, n)],
         )
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all rows choose the most likely token and want no others."""
+        return all(not plain.draws for plain, _ in self.alike) and not any(
+            row.decoding.alternatives for row in self.rows
+        )
+
+    def _check_one(self, logits: np.ndarray, error: float) -> Chosen:
+        """`check` for a single row at a single place, (V,): calls of NumPy cost less than PyTorch's."""
+        most = logits.max()
+        with np.errstate(invalid="ignore"):  # of a model that fails
+            total = most + np.log(np.exp(logits - most).sum())
+        for _, banned in self._banned:
+            logits[banned] = -np.inf
+        token = logits.argmax()
+        close = bool(error) and np.count_nonzero(logits >= logits[token] - 2 * error) > 1
+        gained = np.array([[logits[token] - total]], np.float64)
+        return Chosen(np.array([[token]]), np.array([[close]]), gained, [[[]]])
 
     def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
         """See `drafts.Choose`; `among` must be None."""

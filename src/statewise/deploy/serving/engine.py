@@ -21,7 +21,7 @@ import torch
 
 from statewise.deploy.serving.batch import BatchCounts, ContinuousBatch
 from statewise.deploy.serving.choosing import Drafting, may_draft
-from statewise.deploy.serving.metrics import Metrics
+from statewise.deploy.serving.metrics import Metrics, ModelMetrics
 from statewise.deploy.serving.refusals import Refusal
 from statewise.deploy.serving.rows import Row, Ticket
 from statewise.deploy.serving.served import Served
@@ -43,8 +43,8 @@ class QueuedCall:
 class Lane:
     """A model with its rows and the other calls that it has to serve."""
 
-    def __init__(self, served: Served, settings: ServerSettings) -> None:
-        self.served = served
+    def __init__(self, served: Served, settings: ServerSettings, metrics: ModelMetrics) -> None:
+        self.served, self.metrics = served, metrics
         predictor, part = served.predictor, settings.prompt_tokens
         drafts = settings.draft != 0 and may_draft(predictor, settings.drafter)
         self.batch = ContinuousBatch(
@@ -75,7 +75,7 @@ class Engine:
 
     def __init__(self, models: Sequence[Served], settings: ServerSettings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
-        self.lanes = {served.name: Lane(served, settings) for served in models}
+        self.lanes = {one.name: Lane(one, settings, metrics.of_model(one.name)) for one in models}
         self.draining = False
         """Whether the server is about to stop: no request is accepted, running ones finish."""
         self.failure: BaseException | None = None
@@ -209,35 +209,37 @@ class Engine:
 
     def _advance(self, lane: Lane) -> None:
         """One piece of work, one part of prompts and one step."""
-        batch, metrics, name = lane.batch, self.metrics, lane.served.name
+        batch = lane.batch
         with lane.served.computing():
-            with self._changed:
-                work = _next(lane.work)
-            if work is not None:
-                self._call(work)
+            if lane.work:
+                with self._changed:
+                    work = _next(lane.work)
+                if work is not None:
+                    self._call(work)
             self._admit(batch)
             reading = batch.reading
-            try:
-                begun = batch.read_prompts()
-                metrics.prompt_tokens.labels(name).inc(sum(len(row.read) for row in begun))
-                self._count_tokens([row for row in begun if row.tokens], name)
-                self._collect_to_wake(begun)
-            except Exception as error:
-                batch.drop_reading()
-                self._failed(lane, reading.all if reading else [], error)
+            if reading is not None:
+                try:
+                    begun = batch.read_prompts()
+                    lane.metrics.prompt_tokens.inc(sum(len(row.read) for row in begun))
+                    self._count_tokens([row for row in begun if row.tokens], lane)
+                    self._collect_to_wake(begun)
+                except Exception as error:
+                    batch.drop_reading()
+                    self._failed(lane, reading.all, error)
             running = batch.rows
             try:
                 stepped = batch.step()
                 if stepped:
-                    metrics.batch_rows.observe(len(stepped))
-                self._count_tokens(stepped, name)
+                    self.metrics.batch_rows.observe(len(stepped))
+                    self._count_tokens(stepped, lane)
             except Exception as error:
                 batch.drop_running()
                 self._failed(lane, running, error)
         made, batch.counts = batch.counts, BatchCounts()
-        metrics.alone.labels(name).inc(made.alone)
-        metrics.drafted.labels(name).inc(made.drafted)
-        metrics.accepted.labels(name).inc(made.accepted)
+        lane.metrics.alone.inc(made.alone)
+        lane.metrics.drafted.inc(made.drafted)
+        lane.metrics.accepted.inc(made.accepted)
 
     def _admit(self, batch: ContinuousBatch) -> None:
         """See `ContinuousBatch.admit`; other threads may queue and cancel rows meanwhile."""
@@ -248,7 +250,7 @@ class Engine:
             for row in admitted:
                 self.metrics.queue_seconds.observe(now - row.submitted)
 
-    def _count_tokens(self, rows: Sequence[Row], name: str) -> None:
+    def _count_tokens(self, rows: Sequence[Row], lane: Lane) -> None:
         """Counts the new tokens of rows, and their times."""
         now, metrics, made = time.monotonic(), self.metrics, 0
         for row in rows:
@@ -260,7 +262,7 @@ class Engine:
                     metrics.between_seconds.observe((now - row.last_token_at) / new)
             row.counted, row.last_token_at, made = len(row.tokens), now, made + new
         self._collect_to_wake(rows)
-        metrics.tokens.labels(name).inc(made)
+        lane.metrics.tokens.inc(made)
 
     def _collect_to_wake(self, rows: Sequence[Row]) -> None:
         """Collects the requests of these rows that are to be woken now."""
@@ -290,7 +292,7 @@ class Engine:
     def _failed(self, lane: Lane, rows: Sequence[Row], error: Exception) -> None:
         """Fails rows whose pass failed; others go on."""
         LOG.error("%s: a pass failed", lane.served.name, exc_info=error)
-        self.metrics.failures.labels(lane.served.name).inc()
+        lane.metrics.failures.inc()
         _fail(rows, Refusal(500, f"the model failed: {str(error)[:200]}", code="model_failed"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SHORT = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -43,6 +45,26 @@ class Metrics:
             "statewise_batch_rows", "Rows of a step", buckets=(1, 2, 4, 8, 16, 32, 64, 128), **known
         )
 
+    def of_model(self, name: str) -> ModelMetrics:
+        """The counters of a model, looked up once: that costs more than to count."""
+        return ModelMetrics(
+            *(
+                counter.labels(name)
+                for counter in (self.prompt_tokens, self.tokens, self.drafted, self.accepted, self.alone, self.failures)
+            )
+        )
+
     def text(self) -> bytes:
         """All metrics in the format of Prometheus."""
         return generate_latest(self.registry)
+
+
+class ModelMetrics(NamedTuple):
+    """The counters of `Metrics` for one model."""
+
+    prompt_tokens: Counter
+    tokens: Counter
+    drafted: Counter
+    accepted: Counter
+    alone: Counter
+    failures: Counter

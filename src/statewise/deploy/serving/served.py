@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from statewise.backbones.gpt import GPT
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import GoalScorer
 from statewise.deploy.serving.refusals import Refusal
@@ -48,6 +49,10 @@ class Served:
         """Whether matrix products are computed in bfloat16."""
         self.rounding = 0.0 if self.casts else ROUNDING
         """`ContinuousBatch.error`. In bfloat16 too many choices would depend on rounding to make them alone."""
+        if not self.casts:
+            for part in model.objective.modules():
+                if isinstance(part, GPT):
+                    part.prepare_one_row()
         self._spellings: list[bytes] | None = None
         if isinstance(self.task, RunningText):
             try:
@@ -57,7 +62,9 @@ class Served:
 
     def computing(self) -> AbstractContextManager[Any]:
         """Within, the model computes in the precision that it was trained in."""
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.casts)
+        if not self.casts:
+            return nullcontext()
+        return torch.autocast(self._device.type, torch.bfloat16)
 
     # Texts
 

@@ -1,0 +1,212 @@
+"""One token of a single row, for a server with one client: what `nn.block.Block` computes, in fewer calls.
+
+Such a pass reads every weight once and computes little. A matrix stored by columns is read at two to three times the
+speed, and on a single vector calls of NumPy take half as long as those of PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from statewise.backbones.nn.attention import attend_fused, rotary_angles
+from statewise.backbones.nn.block import Block, BlockConfig, FeedForward
+from statewise.backbones.nn.cache import KeyValueCache
+
+Product = Callable[[np.ndarray], np.ndarray]
+"""From a vector (n,) to the product (m,) with a matrix (m, n)."""
+
+TOGETHER = 2**22
+"""Numbers that `store_by_columns` allocates together, at least, where there are so many: NumPy asks for huge pages,
+which a small matrix would not fill."""
+FOR_ONE_THREAD = 2**20
+"""Largest matrix that is multiplied in one thread even if there are more."""
+
+
+@torch.no_grad()
+def store_by_columns(weights: Iterable[Tensor]) -> None:
+    """Stores matrices (m, n) on a CPU column after column, many in one allocation; shapes and values stay, and there is
+    no second copy. Products of few vectors gain by it, others lose nothing."""
+    group: list[Tensor] = []
+    for weight in weights:
+        group.append(weight)
+        if sum(map(_room, group)) >= TOGETHER:
+            _store_group(group)
+            group = []
+    if group:
+        _store_group(group)
+
+
+def _store_group(group: list[Tensor]) -> None:
+    buffer = torch.from_numpy(np.empty(sum(map(_room, group)), group[0].detach().numpy().dtype))
+    begin = 0
+    for weight in group:
+        columns = buffer[begin : begin + weight.numel()].view(weight.shape[1], weight.shape[0]).t()
+        columns.copy_(weight)
+        begin += _room(weight)
+        weight.data = columns
+
+
+def _room(weight: Tensor) -> int:
+    """Numbers that a matrix takes, a multiple of what a processor reads at a time."""
+    return -(-weight.numel() // 16) * 16
+
+
+def product_with(weight: Tensor, bias: Tensor | None = None) -> Product:
+    """The product of vectors with a matrix (m, n) that is stored by columns, plus `bias` (m,).
+
+    NumPy's product is the fastest, unless it has several threads, which wait for each other. Then a matrix is
+    multiplied as a weighted sum of its columns (`embedding_bag`), which is faster than PyTorch's product, if it is
+    small or PyTorch has one thread."""
+    matrix, columns = weight.detach().numpy(), weight.detach().t()
+    if numpy_has_one_thread():
+
+        def product(x: np.ndarray) -> np.ndarray:
+            return matrix.dot(x)
+
+    elif columns.is_contiguous() and (torch.get_num_threads() == 1 or weight.numel() <= FOR_ONE_THREAD):
+        places, first = torch.arange(len(columns), dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+
+        def product(x: np.ndarray) -> np.ndarray:
+            return torch.embedding_bag(columns, places, first, False, 0, False, torch.from_numpy(x))[0][0].numpy()
+
+    else:
+        rows = weight.detach()
+
+        def product(x: np.ndarray) -> np.ndarray:
+            return torch.mv(rows, torch.from_numpy(x)).numpy()
+
+    if bias is None:
+        return product
+    shift = bias.detach().numpy()
+    return lambda x: product(x) + shift
+
+
+def numpy_has_one_thread() -> bool:
+    """Whether NumPy's products have one thread, by the variables that they obey when NumPy is imported."""
+    named = (os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))
+    return next((value for value in named if value), str(os.cpu_count())) == "1"
+
+
+def _norm(part: nn.Module) -> Callable[[np.ndarray], np.ndarray]:
+    """`RMSNorm` or `LayerNorm` of one vector."""
+    weight: Any = part.weight
+    gain, eps, width = weight.detach().numpy(), float(part.eps), weight.numel()  # type: ignore[arg-type]
+    if isinstance(part, nn.RMSNorm):
+
+        def rms(x: np.ndarray) -> np.ndarray:
+            unit: np.ndarray = x * float(x.dot(x) / width + eps) ** -0.5
+            unit *= gain
+            return unit
+
+        return rms
+    bias: Any = part.bias
+    shift = np.zeros_like(gain) if bias is None else bias.detach().numpy()
+
+    def layer(x: np.ndarray) -> np.ndarray:
+        unit: np.ndarray = x - x.sum() / width
+        unit *= float(unit.dot(unit) / width + eps) ** -0.5
+        unit *= gain
+        unit += shift
+        return unit
+
+    return layer
+
+
+@lru_cache(maxsize=4096)
+def _angles(place: int, head_width: int, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """`rotary_angles` of one place, (2, W / 2) each: by halves of a head."""
+    straight, swapped = rotary_angles(torch.tensor([place]), head_width)
+    return straight.to(dtype).view(2, -1).numpy(), swapped.to(dtype).view(2, -1).numpy()
+
+
+class _Layer:
+    """The parts of one block."""
+
+    def __init__(self, block: Block) -> None:
+        attention, mlp = block.attention, block.mlp
+        self.attention_norm, self.mlp_norm = _norm(block.attention_norm), _norm(block.mlp_norm)
+        self.heads_in, self.heads_out, self.mlp_in, self.mlp_out = (
+            product_with(part.weight, part.bias)
+            for part in (attention.in_proj, attention.out_proj, mlp.in_proj, mlp.out_proj)
+        )
+
+
+class OneRow:
+    """The blocks of a GPT, for one token of one row on a CPU. The weights are those of the blocks, also after a change
+    of their values, but not after a change of their type or place."""
+
+    def __init__(self, config: BlockConfig, blocks: Iterable[Block], norm: nn.Module, head: Tensor) -> None:
+        """`norm`: the one after the last block; `head` (V, D): the matrix of the vocabulary head."""
+        blocks = list(blocks)
+        self.heads, self.width, self.kind = config.heads, config.width // config.heads, config.mlp
+        self.turns = config.positions == "rope"
+        self.layers, self.norm, self.head = [_Layer(block) for block in blocks], _norm(norm), product_with(head)
+        self.dtype = head.dtype
+        self.attend = _attend if numpy_has_one_thread() else _attend_fused
+        parts = [*chain.from_iterable(block.modules() for block in blocks), norm]
+        self._hooks: list[Any] = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copy of a model has weights of its own, which are not prepared."""
+
+    def exact(self) -> bool:
+        """Whether products may be these: without gradients, and in the weights' precision."""
+        return not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
+
+    def fits(self, cache: KeyValueCache) -> bool:
+        """Whether `step` may be a pass over one token: of a single row, all of whose columns are in use, without
+        gradients, without hooks and in the weights' precision."""
+        return len(cache.lengths) == 1 and cache.dense and self.exact() and not any(self._hooks)
+
+    @np.errstate(invalid="ignore", over="ignore")  # of a model that fails: who reads the logits will see
+    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        """The blocks and the norm for the embedded token `x` (D,), at the next place of the one row of `cache`: (D,).
+        Does the whole pass of the cache."""
+        place = cache.length
+        cache.begin(1)
+        residual = x.numpy().copy()
+        for number, layer in enumerate(self.layers):
+            mixed = layer.heads_in(layer.attention_norm(residual))
+            if self.turns:
+                straight, swapped = _angles(place, self.width, self.dtype)
+                turning = mixed.reshape(3, self.heads, 2, -1)[:2]
+                other = turning[:, :, ::-1] * swapped
+                turning *= straight
+                turning += other
+            query, *new = mixed.reshape(3, self.heads, self.width)
+            keys, values = cache.append_one(number, new)
+            residual += layer.heads_out(self.attend(query, keys, values))
+            residual += layer.mlp_out(self._activated(layer.mlp_in(layer.mlp_norm(residual))))
+        cache.advance()
+        return torch.from_numpy(self.norm(residual))
+
+    def _activated(self, inner: np.ndarray) -> np.ndarray:
+        """`FeedForward.activated` of one vector."""
+        if self.kind != "swiglu":
+            return FeedForward.activated(self.kind, torch.from_numpy(inner)).numpy()
+        gate, linear = inner.reshape(2, -1)
+        return gate / (1 + np.exp(-gate)) * linear
+
+
+def _attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Attention of one query (H, W) to `keys` and `values` (H, K, W): (H * W,)."""
+    weights = np.matmul(keys, query[:, :, None])[:, :, 0]
+    weights *= query.shape[1] ** -0.5
+    weights -= weights.max(1, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= weights.sum(1, keepdims=True)
+    return np.matmul(weights[:, None], values).reshape(-1)
+
+
+def _attend_fused(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """`_attend` by PyTorch's kernel."""
+    queries, *both = (torch.from_numpy(part)[None] for part in (query[:, None], keys, values))
+    return attend_fused(queries, *both).view(-1).numpy()

@@ -1,0 +1,154 @@
+"""A pass over one token of a single row gives what the blocks give."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
+
+from statewise.backbones.nn import one_row
+
+TOKENS = torch.randint(0, VOCABULARY, (1, CONTEXT), generator=torch.Generator().manual_seed(0))
+
+
+def make(prepared=True, dtype=torch.float64, **fields):
+    torch.manual_seed(0)
+    model = tiny_gpt(**fields).eval().to(dtype)
+    spread_weights(model)
+    if prepared:
+        model.prepare_one_row()
+        assert model._one_row is not None
+    return model
+
+
+def read(model, cache, first, end):
+    """States and logits of the places from `first` to `end`, token by token."""
+    found = [model.extend(TOKENS[:, place : place + 1], cache) for place in range(first, end)]
+    return torch.cat([hidden.state for hidden in found], 1), torch.cat([model.logits(one.readout) for one in found], 1)
+
+
+def decode(model):
+    """Reads three tokens at once and four one by one, goes back by two and reads on."""
+    cache = model.make_cache(1)
+    model.extend(TOKENS[:, :3], cache)
+    before = read(model, cache, 3, 7)
+    cache.rewind(2)
+    after = read(model, cache, 5, CONTEXT)
+    return [*before, *after, *cache.contents()]
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The places of the passes over one row."""
+    places, step = [], one_row.OneRow.step
+
+    def counted(self, x, cache):
+        places.append(cache.length)
+        return step(self, x, cache)
+
+    monkeypatch.setattr(one_row.OneRow, "step", counted)
+    return places
+
+
+@pytest.mark.parametrize(
+    ("norm", "positions", "mlp", "bias"),
+    itertools.product(["rms", "layer"], ["rope", "learned", "none"], ["swiglu", "gelu", "relu"], [False, True]),
+)
+def test_states_logits_and_cache_are_those_of_the_blocks(norm, positions, mlp, bias, steps, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1" if norm == "rms" else "2")
+    fields = {"norm": norm, "positions": positions, "mlp": mlp, "bias": bias, "tied": bias}
+    plain, fast = make(False, **fields), make(**fields)
+    with torch.inference_mode():
+        expected = decode(plain)
+        assert not steps
+        found = decode(fast)
+    assert steps == [*range(3, 7), *range(5, CONTEXT)]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(fast.state_dict(), plain.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("numpy_threads", "threads", "largest"), [("1", 1, 0), ("4", 1, 0), ("4", 2, 0), ("4", 2, 10**6)]
+)
+def test_each_product_is_the_same(monkeypatch, dtype, numpy_threads, threads, largest):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", numpy_threads)
+    monkeypatch.setattr(one_row, "FOR_ONE_THREAD", largest)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    weight, bias, x = (torch.randn(shape, dtype=dtype) for shape in ((24, 8), (24,), (8,)))
+    parameter = torch.nn.Parameter(weight.clone())
+    one_row.store_by_columns([parameter])
+    torch.testing.assert_close(parameter.data, weight, rtol=0, atol=0)
+    assert parameter.stride() == (1, 24)
+    for stored in (weight, parameter):
+        product = one_row.product_with(stored, bias)(x.numpy())
+        torch.testing.assert_close(torch.from_numpy(product), weight @ x + bias)
+
+
+@pytest.mark.parametrize(("openblas", "openmp", "one"), [("1", "8", True), ("2", "1", False), (None, "1", True)])
+def test_numpys_own_variable_comes_first(monkeypatch, openblas, openmp, one):
+    for name, value in (("OPENBLAS_NUM_THREADS", openblas), ("OMP_NUM_THREADS", openmp)):
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    assert one_row.numpy_has_one_thread() == one
+
+
+def test_a_row_that_outlives_others_skips_their_columns(steps):
+    """Its first columns hold nothing and need a mask."""
+    plain, fast = make(False), make()
+    found = []
+    with torch.inference_mode():
+        for model in (plain, fast):
+            cache, longer = model.make_cache(1), model.make_cache(1)
+            model.extend(TOKENS[:, :2], cache)
+            model.extend(TOKENS[:, :6], longer)
+            cache.join(longer)
+            cache.reorder(torch.tensor([0]))
+            found.append(read(model, cache, 2, 5))
+            alone = model.make_cache(1)
+            model.extend(TOKENS[:, :2], alone)
+            found.append(read(model, alone, 2, 5))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=0, atol=1e-12)
+    assert steps == [2, 3, 4]
+
+
+def test_hooks_gradients_other_weights_and_other_numbers_of_rows_take_the_blocks(steps):
+    model = make()
+    seen = []
+    with torch.inference_mode():
+        handles = model.hook_points()["blocks.0.hook_resid_post"].watch(lambda x: seen.append(x) or x)
+        read(model, model.make_cache(1), 0, 2)
+        assert len(seen) == 2
+        for handle in handles:
+            handle.remove()
+        model.extend(TOKENS[:, :1].expand(2, 1), model.make_cache(2))
+        model.extend(TOKENS[:, :1], model.make_cache(1), np.array([0]))
+        copied, narrower = copy.deepcopy(model), make().float()
+        for changed in (copied, narrower):
+            read(changed, changed.make_cache(1), 0, 2)
+    state, _ = read(model, model.make_cache(1), 0, 2)
+    assert state.requires_grad
+    assert not steps
+    with torch.inference_mode():
+        read(model, model.make_cache(1), 0, 2)
+    assert steps == [0, 1]
+
+
+def test_changed_values_are_read():
+    plain, fast = make(False), make()
+    with torch.no_grad():
+        for model in (plain, fast):
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+    with torch.inference_mode():
+        torch.testing.assert_close(decode(fast), decode(plain), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("change", [{"attention": "stick_breaking"}, {"dtype": torch.bfloat16}])
+def test_a_model_that_cannot_gain_stays_as_it_is(change):
+    model = make(False, **change)
+    model.prepare_one_row()
+    assert model._one_row is None
+    assert all(parameter.is_contiguous() for parameter in model.parameters())
