@@ -194,9 +194,9 @@ def _checked(recipe: Recipe, agreement: Agreement) -> _Training:
 def _refuse_decay(name: str, objective: Objective, auxiliary: set[str]) -> None:
     """Raises `ValueError` unless the weights of the losses `auxiliary` of an objective can decay."""
     if not auxiliary or not objective.weights_can_decay:
-        lack = (
-            "computes the gradients of its losses together" if auxiliary else "has no loss but that of the next token"
-        )
+        lack = "computes the gradients of its losses together"
+        if not auxiliary:
+            lack = "has no loss but that of the next token"
         raise ValueError(f"trainer.auxiliary_decay_share: the objective {name} {lack}: set it to 0")
 
 
