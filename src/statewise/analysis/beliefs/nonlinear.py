@@ -15,8 +15,8 @@ HIDDEN, STEPS, ROWS, RATE = 128, 1000, 256, 1e-2
 def mlp_r2(
     features: np.ndarray, targets: np.ndarray, weights: np.ndarray, folds: np.ndarray, seed: int
 ) -> tuple[float, float]:
-    """R^2 of targets (m, C) from features (m, D) by a network fitted to all rows, and by networks fitted to all folds but
-    the one that they predict. `weights` (m,): the shares with which rows are drawn and counted; `folds` (m,)
+    """R^2 of targets (m, C) from features (m, D) by a network fitted to all rows, and by networks fitted to all but the
+    fold that they predict. `weights` (m,): the shares with which rows are drawn and counted; `folds` (m,)
     int, rows with a negative one are not scored in the second. The same seed gives the same networks."""
     scored = np.unique(folds[folds >= 0])
     left_out = [np.full(len(folds), False), *(folds == fold for fold in scored)]
