@@ -118,6 +118,15 @@ class Loss(NamedTuple):
 
     parts: dict[str, Part]
 
+    def with_auxiliary(self, factor: float) -> Loss:
+        """This loss with the weights of all parts but `next_token` multiplied by `factor`."""
+        if factor == 1:
+            return self
+        parts = self.parts.items()
+        return Loss(
+            {name: part if name == "next_token" else part._replace(weight=factor * part.weight) for name, part in parts}
+        )
+
     def value(self) -> Tensor:
         """The scalar to differentiate: the weighted sum of the means of all parts."""
         terms = [part.weight * part.mean() for part in self.parts.values()]

@@ -143,6 +143,25 @@ def test_loss_is_finite_and_every_parameter_gets_gradient(name):
 
 
 @every_objective
+def test_other_losses_can_be_given_less_weight(name):
+    """The gradient is that of the next token's loss, and half of what the others add to it."""
+    objective = made(name)
+    if not objective.weights_can_decay:
+        return
+
+    def gradient(factor):
+        objective.zero_grad()
+        torch.manual_seed(0)
+        objective(random_batch()).with_auxiliary(factor).value().backward()
+        gradients = [parameter.grad for parameter in objective.parameters() if parameter.grad is not None]
+        return torch.cat([each.reshape(-1).clone() for each in gradients])
+
+    none, half, whole = (gradient(factor) for factor in (0.0, 0.5, 1.0))
+    torch.testing.assert_close(half, (none + whole) / 2)
+    assert torch.equal(none, whole) == (set(objective.counts(random_batch())) == {"next_token"})
+
+
+@every_objective
 def test_rows_of_one_token_use_every_parameter_too(name):
     """Processes reduce gradients together, and one of them may read the last token of a corpus alone."""
     objective = made(name)

@@ -39,6 +39,15 @@ def test_a_warm_up_may_be_counted_apart_from_the_length():
     assert Schedule.of(TrainerConfig(tokens="2B", warmup_tokens=0, batch_size=96), 4096) == Schedule(5087, 0)
 
 
+def test_the_weights_of_other_losses_decay_at_the_end():
+    schedule = Schedule.of(TrainerConfig(steps=12, warmup_steps=0, auxiliary_decay_share=1 / 3), 10)
+    assert [schedule.auxiliary_factor(step) for step in range(13)] == [1.0] * 9 + [0.75, 0.5, 0.25, 0.0]
+    kept = Schedule.of(TrainerConfig(steps=3, warmup_steps=0), 10)
+    assert [kept.auxiliary_factor(step) for step in range(3)] == [1.0] * 3
+    with pytest.raises(ValueError, match="auxiliary_decay_share must be at least 0 and at most 1"):
+        TrainerConfig(auxiliary_decay_share=1.5)
+
+
 @pytest.mark.parametrize(("steps", "share"), [(4, "100%"), (3, "75%"), (1, "25%")])
 def test_a_warm_up_that_never_ends_is_noted(steps, share):
     schedule = Schedule.of(TrainerConfig(steps=steps, warmup_steps=4), 10)

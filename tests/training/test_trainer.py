@@ -30,6 +30,7 @@ from statewise.model.model import load_model, new_model
 from statewise.model.recipes import read_recipe
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
+from statewise.objectives.next_latent import NextLatent
 from statewise.run import Run
 from statewise.tasks.batches import Stream
 from statewise.training.one_device import OneDevice
@@ -120,6 +121,7 @@ def uncut(made_once):
 
 PLAIN = ()
 DROPOUT = ("--task.training_graphs=50", "--backbone.dropout=0.2", "--objective=next_latent")
+DECAYED = ("--objective=next_latent", "--objective.horizon=2", "--trainer.auxiliary_decay_share=0.5")
 MUON = ("--trainer.optimizer=muon", "--trainer.precision=bf16", "--objective=next_latent", "--backbone.init=fan_in")
 
 
@@ -128,6 +130,7 @@ MUON = ("--trainer.optimizer=muon", "--trainer.precision=bf16", "--objective=nex
     [
         *(pytest.param(PLAIN, step, id=f"fresh graphs, {step}") for step in (3, 7, 10, 19)),
         *(pytest.param(DROPOUT, step, id=f"middle of an epoch, with dropout, {step}") for step in (7, 19)),
+        pytest.param(DECAYED, 13, id="within the decay of other losses"),
         *(pytest.param(MUON, step, id=f"muon in bf16, {step}") for step in (3, 10, 19)),
     ],
 )
@@ -146,6 +149,24 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, uncut, step, flags
         assert_same(moments, others)
     assert numbers(tmp_path / "cut") == numbers(whole)
     assert resume(tmp_path / "cut") is None  # complete
+
+
+def test_decayed_weights_are_those_of_an_objective_that_changes_them_itself(tmp_path, uncut, monkeypatch):
+    told = NextLatent.set_progress
+
+    def change(objective, fraction):
+        told(objective, fraction)
+        weight = min(10, 20 - round(20 * fraction)) / 10
+        objective.config = dataclasses.replace(objective.config, latent_weight=weight, kl_weight=weight)
+
+    whole = uncut(*DECAYED)
+    monkeypatch.setattr(NextLatent, "set_progress", change)
+    train(tiny(*DECAYED[:2]), tmp_path / "twin")
+    assert_same(weights(whole), weights(tmp_path / "twin"))
+    logged = [record for record in numbers(whole) if record["kind"] == "train"]
+    assert [record.pop("auxiliary_factor") for record in logged] == [1.0, 1.0, 0.9, 0.5, 0.1]
+    for record, other in zip(logged, (each for each in numbers(tmp_path / "twin") if each["kind"] == "train")):
+        assert record == pytest.approx(other)
 
 
 @given(
@@ -385,6 +406,9 @@ def test_mistakes_are_found_before_a_directory_is_made(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="there is no device 'cuda' here"):
             train(tiny("--trainer.device=cuda"), tmp_path / "run")
+    for objective, lack in (("next_token", "has no loss but that"), ("belief_state", "computes the gradients")):
+        with pytest.raises(ValueError, match=f"auxiliary_decay_share: the objective {objective} {lack}"):
+            train(tiny("--trainer.auxiliary_decay_share=0.5", f"--objective={objective}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

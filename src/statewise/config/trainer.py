@@ -89,6 +89,9 @@ class TrainerConfig:
     warm-up, stable, decay (WSD)."""
     final_rate: float = 0.0
     """Final learning rate, as a share of the peak."""
+    auxiliary_decay_share: float = 0.0
+    """Share of all steps, at the end, over which the weights of all losses but that of the next token fall linearly to
+    0; 0 keeps them. For all objectives that have other losses, except belief_state."""
     clip: float = 1.0
     """Maximum gradient norm for clipping; 0: no clipping."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -137,7 +140,7 @@ class TrainerConfig:
         bounded(self, "warmup_steps", "evaluate_every", prefix="trainer.", at_least=0)
         bounded(self, "clip", "weight_decay", prefix="trainer.", at_least=0)
         bounded(self, "learning_rate", prefix="trainer.", above=0)
-        bounded(self, "decay_share", "final_rate", prefix="trainer.", at_least=0, at_most=1)
+        bounded(self, "decay_share", "final_rate", "auxiliary_decay_share", prefix="trainer.", at_least=0, at_most=1)
         if self.schedule == "cosine":
             unset(self, "decay_share", prefix="trainer.", reason="belongs to the schedule linear: set it to 0")
         elif not self.decay_share:

@@ -185,8 +185,19 @@ def _checked(recipe: Recipe, agreement: Agreement) -> _Training:
     stream = _stream(recipe, task, agreement)
     task.held_out(1)
     first = stream.batch(0)
-    objective.checked_counts(first)
+    parts = objective.checked_counts(first)
+    if recipe.trainer.auxiliary_decay_share:
+        _refuse_decay(recipe.objective.name, objective, {*parts} - {"next_token"})
     return _Training(recipe, task, objective, schedule, stream, first)
+
+
+def _refuse_decay(name: str, objective: Objective, auxiliary: set[str]) -> None:
+    """Raises `ValueError` unless the weights of the losses `auxiliary` of an objective can decay."""
+    if not auxiliary or not objective.weights_can_decay:
+        lack = "computes the gradients of its losses together"
+        if not auxiliary:
+            lack = "has no loss but that of the next token"
+        raise ValueError(f"trainer.auxiliary_decay_share: the objective {name} {lack}: set it to 0")
 
 
 def _stream(recipe: Recipe, task: Task, agreement: Agreement) -> Stream:

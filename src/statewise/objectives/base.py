@@ -29,6 +29,8 @@ class Objective(nn.Module, ABC):
 
     Config: ClassVar[type]
     """Dataclass of its recipe fields."""
+    weights_can_decay: ClassVar[bool] = True
+    """Whether the weights of the parts of its loss may change after `loss`: not if that computes gradients itself."""
 
     def forward(self, batch: Batch, counts: Mapping[str, Tensor] | None = None) -> Loss:
         """The loss of a batch. `counts` replaces the batch's own if it is part of a larger one."""

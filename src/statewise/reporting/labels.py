@@ -11,6 +11,7 @@ from statewise.reporting.members import Member, canonical
 FIELDS = {
     "accumulate": "accumulated parts",
     "ahead_weight": "weight of further tokens",
+    "auxiliary_decay_share": "share of decay of other losses",
     "backward": "backward encoder",
     "betas": "AdamW betas",
     "bias": "biases",

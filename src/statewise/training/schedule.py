@@ -26,6 +26,13 @@ class Schedule:
     """Steps whose checkpoints are never deleted."""
     decay_steps: int = 0
     """Last steps, over which the schedule `linear` decays."""
+    auxiliary_decay_steps: int = 0
+    """Last steps, over which the weights of all losses but that of the next token decay."""
+
+    def auxiliary_factor(self, step: int) -> float:
+        """The factor, in (0, 1], of the weights of all losses but that of the next token in step `step`, counted from
+        0. A step after the last would have 0."""
+        return min(1.0, (self.steps - step) / self.auxiliary_decay_steps) if self.auxiliary_decay_steps else 1.0
 
     def keeps(self, step: int) -> bool:
         """Whether the checkpoint of `step` is never deleted."""
@@ -69,7 +76,14 @@ class Schedule:
             return number
 
         last = steps("tokens", config.steps)
-        decay = 0
-        if config.decay_share and config.schedule == "linear":
-            decay = max(1, round(last * config.decay_share))
-        return cls(last, steps("warmup_tokens", config.warmup_steps), kept_steps(config.keep, last), decay)
+
+        def at_the_end(share: float) -> int:
+            return max(1, round(last * share)) if share else 0
+
+        return cls(
+            last,
+            steps("warmup_tokens", config.warmup_steps),
+            kept_steps(config.keep, last),
+            at_the_end(config.decay_share if config.schedule == "linear" else 0.0),
+            at_the_end(config.auxiliary_decay_share),
+        )

@@ -82,7 +82,7 @@ class Outcome:
 
 LOGGED = {
     *("kind", "step", "steps", "tokens", "loss", "gradient_norm", "learning_rate", "epoch", "tokens_per_second"),
-    *("seconds", "flops", "flops_per_second", "mfu", "reason", "part"),
+    *("seconds", "flops", "flops_per_second", "mfu", "reason", "part", "auxiliary_factor"),
 }
 """Names in the log of training, which no part of a loss may have."""
 
@@ -349,6 +349,7 @@ class Trainer:
                 if not self.loss_checked:
                     self.objective.check_loss(loss)
                     self.loss_checked = True
+                loss = loss.with_auxiliary(self.schedule.auxiliary_factor(self.progress.step))
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value() * self.fabric.world_size)
             for name, part in loss.parts.items():
@@ -443,6 +444,8 @@ class Trainer:
             "tokens_per_second": tokens / elapsed,
             "seconds": progress.seconds,
         }
+        if self.schedule.auxiliary_decay_steps:
+            record["auxiliary_factor"] = self.schedule.auxiliary_factor(progress.step - 1)
         if flops is not None:
             record["flops_per_second"] = flops / elapsed
             if self.peak is not None:

@@ -14,6 +14,7 @@ from statewise.analysis.beliefs.bayes_rule import BeliefDynamics, BeliefDynamics
 from statewise.analysis.beliefs.controls import Known, history
 from statewise.analysis.beliefs.geometry import BeliefGeometry, BeliefGeometryConfig, overlap
 from statewise.analysis.beliefs.least_squares import fit, held_out_r2, r2
+from statewise.analysis.beliefs.nonlinear import mlp_r2
 from statewise.analysis.beliefs.pictures import planes
 from statewise.cli import main
 from statewise.config.recipes import recipe_names, recipe_text
@@ -50,6 +51,30 @@ def test_the_closed_form_is_weighted_least_squares():
     small = np.hstack([x, 1e-9 * rng.normal(size=(60, 2))])
     np.testing.assert_allclose(fit(small, y, w, 1e-6)(small), expected, atol=1e-6)
     assert np.isnan(r2(y, np.full((60, 3), 0.1), w))
+
+
+def test_a_network_finds_what_no_linear_map_does_and_the_same_again():
+    rng = np.random.default_rng(0)
+    x, weights, folds = rng.normal(size=(600, 4)), rng.random(600), np.arange(600) % 6 - 1
+    y = np.stack([np.abs(x[:, 0]), x[:, 1]], 1)
+    found = mlp_r2(x, y, weights, folds, 1)
+    assert held_out_r2(x, y, weights, 1e-6, folds) < 0.85 < 0.97 < found[1] < found[0] < 1
+    assert mlp_r2(x, y, weights, folds, 1) == found
+    noise = rng.normal(size=(600, 2))
+    assert mlp_r2(x, noise, weights, folds, 1)[1] < 0.05, "what is held out is not fitted"
+    constant = np.hstack([x, np.full((600, 1), 7.0)])
+    assert np.isfinite(mlp_r2(constant, y, weights, folds, 1)).all()
+
+
+def test_the_network_is_measured_where_it_is_asked_for():
+    world = task("rrxor", length=6)
+    metrics = (
+        BeliefGeometry(BeliefGeometryConfig(layers=None, longest=6, probe="mlp"))
+        .analyze(subject(world, Bayesian(world)))
+        .metrics
+    )
+    assert metrics["r2_mlp"] > 0.98
+    assert metrics["r2_mlp_untrained_held_out"] < 0.6 < metrics["r2_mlp_held_out"]
 
 
 CONTROLS = {

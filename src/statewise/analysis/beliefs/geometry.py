@@ -29,6 +29,7 @@ from statewise.analysis.beliefs.controls import (
     verdict,
 )
 from statewise.analysis.beliefs.least_squares import fit, r2
+from statewise.analysis.beliefs.nonlinear import mlp_r2
 from statewise.analysis.beliefs.pictures import Plane, draw_on, planes
 from statewise.analysis.beliefs.vectors import ALL, CONCAT, LAYERS, layer_widths, places_by_block, states_of
 from statewise.data_types import Examples
@@ -72,8 +73,10 @@ class BeliefGeometryConfig:
     Shai et al. 2024, where rare words decide."""
     cutoff: float = 1e-6
     """Directions of the activations with less than this share of the largest standard deviation are not used."""
+    probe: Literal["linear", "mlp"] = "linear"
+    """mlp: besides the affine map also a network with one hidden layer, from the last state."""
     seed: int = 1
-    """Seed of shuffles, folds and samples."""
+    """Seed of shuffles, folds, samples and networks."""
 
     def __post_init__(self) -> None:
         bounded(self, "longest", at_least=1)
@@ -96,7 +99,9 @@ class BeliefGeometry(Analysis):
         """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME`,
         `mse_NAME` and `distance_NAME` of every layer, and `..._concat` of all; `..._held_out` from other prefixes; the
         controls `r2_untrained`, `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_history_all_held_out`,
-        `r2_next_token`; `r2_constrained`, `r2_constrained_NAME`, `r2_constrained_untrained`, ...: the same of what a
+        `r2_next_token`; with `probe` mlp `r2_mlp`, `r2_mlp_held_out`, `r2_mlp_untrained` and
+        `r2_mlp_untrained_held_out`, by networks;
+        `r2_constrained`, `r2_constrained_NAME`, `r2_constrained_untrained`, ...: the same of what a
         sum over tokens can know (`Believed.constrained_beliefs`);
         `distances_r2` and `next_token_distances_r2`, squared correlations of distances between predicted beliefs with
         those between true ones, and between next-token distributions; `excess`, the exact divergence from the true
@@ -124,6 +129,10 @@ class BeliefGeometry(Analysis):
         untrained = self._features(dataclasses.replace(subject.untrained(), label="untrained model"), prefixes)
         of_untrained = known.fit(untrained[STATE])(untrained[STATE])
         metrics |= {label("r2_untrained", name): known.r2_of(features) for name, features in untrained.items()}
+        if config.probe == "mlp":
+            for key, features in (("r2_mlp", own[STATE]), ("r2_mlp_untrained", untrained[STATE])):
+                found = mlp_r2(features, known.beliefs, known.weights, folds, config.seed)
+                metrics |= {key: found[0], f"{key}_held_out": found[1]}
         without_model, notes = controls(own, known, prefixes, folds, rng)
         read_most = int(prefixes.columns.max()) + 1 - world.opening
         if read_most > row * (1 - LAST):
@@ -179,7 +188,7 @@ class BeliefGeometry(Analysis):
             metrics |= of_factors
             panels.append(panel)
         details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own), "longest": read_most}
-        main = ["r2", "r2_concat", "r2_held_out", "excess", "r2_untrained", "r2_next_token"]
+        main = ["r2", "r2_concat", "r2_held_out", "r2_mlp_held_out", "excess", "r2_untrained", "r2_next_token"]
         main = [name for name in main if name in metrics]
         return Findings(metrics, panels, details, notes, drawings, main, verdict=verdict(metrics))
 

@@ -27,6 +27,7 @@ class BeliefState(Objective):
     the empty suffix."""
 
     Config = BeliefStateConfig
+    weights_can_decay = False
 
     def __init__(self, config: BeliefStateConfig, make_backbone: BackboneFactory) -> None:
         super().__init__()
