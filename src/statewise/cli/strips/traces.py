@@ -57,8 +57,9 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--noise-of",
         default="labels",
-        choices=["labels", "actions"],
-        help="kind of noise: flip the label, or replace an action",
+        choices=["labels", "actions", "both", "steps"],
+        help="kind of noise: flip the label; replace an action; flip labels and, in as many traces, replace, leave out "
+        "or insert an action; or damage this share of all actions so (default: labels)",
     )
     parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--out", metavar="FILE", required=True, help="CSV, or JSON lines if it ends in .jsonl")
