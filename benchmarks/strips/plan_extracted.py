@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -138,8 +139,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("plans.csv"))
     parser.add_argument("--smoke", action="store_true", help="a model of a few walks, in seconds")
     options = parser.parse_args(words)
-    plans.find_plan = find_plan  # type: ignore[assignment]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, mock.patch.object(plans, "find_plan", find_plan):
         if options.smoke:
             options.domain, options.problems, options.out = "ferry:2x1", 1, Path(scratch) / "plans.csv"
             options.models = [Path(scratch) / "model"]
