@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.runtime.arguments import Parser, at_least
-from statewise.runtime.messages import say
+from statewise.runtime.messages import counted, say
 from statewise.runtime.overwriting import claimed_file
 
 
@@ -114,7 +114,7 @@ def run(words: list[str]) -> int:
             write_traces(drawn, scratch)
     say(
         f"{world.name}: {len(world.model.atoms)} atoms, {len(drawn.actions)} actions\n"
-        f"wrote {len(drawn)} traces ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "
+        f"wrote {counted(len(drawn), 'trace')} ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "
         f"up to {drawn.longest} actions) to {options.out}"
     )
     return 0
