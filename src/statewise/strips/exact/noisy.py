@@ -4,8 +4,9 @@ A noisy trace shows windows that no noise-free one has, and a single such window
 Noise has no pattern: such a window recurs in few traces. So only windows that at least k traces imply count
 (`Windows.supported`). Features and preconditions are then found as in noise-free traces (`ground`, `lifted`), except
 that no negative trace is explained for its own sake: a precondition pays for its description, including its exceptions,
-or explains k negative traces. Predicates that need not alternate are not learned: a negative trace that only they
-explain may be noisy.
+or explains k negative traces. Ground atoms that need not alternate are not learned: a negative trace that only they
+explain may be noisy. Predicates that need not alternate (`elementary`) are learned if their description is shorter than
+what it saves: the bits that say which traces end in an invalid action, given what the schemas say of each.
 
 With k too small, noise forbids correct atoms; with k too large, rare windows no longer count, which allows wrong atoms;
 in between the model is the same. So k is increased until the models get worse. Of the models within one standard error
@@ -21,12 +22,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
+import numpy as np
+
+from statewise.strips.exact.elementary import WEIGHING, description, elementary, merged
 from statewise.strips.exact.features import MOST, Feature
 from statewise.strips.exact.frame import Clock, Options, Work
 from statewise.strips.exact.ground import required, weighed
-from statewise.strips.exact.lifted import ARITY, all_predicates, few_objects
-from statewise.strips.exact.preconditions import preconditions, schema_occasions
-from statewise.strips.exact.predicates import Predicate, as_schemas, grounded, signatures, slot_holders
+from statewise.strips.exact.lifted import ARITY, AT_ONCE, all_predicates, candidates_of, few_objects
+from statewise.strips.exact.preconditions import bits_to_code, preconditions, schema_occasions
+from statewise.strips.exact.predicates import Predicate, as_schemas, grounded, signatures, slot_holders, without_covered
 from statewise.strips.exact.windows import Windows, holders_of
 from statewise.strips.model.heads import Heads, Judge, accuracy
 from statewise.strips.model.learned import Learned
@@ -152,6 +156,7 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **options: Unpack[
         windows = {each: Windows.supported(len(each.slots), held, support) for each, held in holders.items()}
         able = all_predicates(windows, clock, work.listed, "listing the alternating predicates", support)
         kept = with_preconditions(able, traces, clock, support)
+        kept = without_covered([*kept, *merged(explaining(kept, elementary(windows, clock), judge, clock))])
         right = accuracy(grounded(kept, traces.actions)[0], judge)
         return Fit(support, kept, sum(map(len, windows.values())), len(able), tuple(clock.cut), right)
 
@@ -183,3 +188,44 @@ def with_preconditions(predicates: Sequence[Predicate], traces: Traces, clock: C
     if not clock.has_time():
         clock.cut.append("weighing preconditions")
     return [Predicate(each.signature, pre, each.add, each.delete) for each, pre in zip(predicates, required) if pre]
+
+
+def explaining(
+    chosen: Sequence[Predicate], offered: Sequence[Predicate], judge: Judge, clock: Clock
+) -> list[Predicate]:
+    """The elementary predicates of `offered` that are worth their description, in addition to those `chosen` and to
+    each other, the best first. None if there is no time to weigh them."""
+    left = [each for each in offered if not any(other.covers(each) for other in chosen)]
+    verdicts = []
+    for some in ([*chosen], *(left[first : first + AT_ONCE] for first in range(0, len(left), AT_ONCE))):
+        if not clock.has_time():
+            clock.cut.append(WEIGHING)
+            return []
+        verdicts.append(candidates_of(some, judge.traces.actions).verdicts(judge))
+    alarm, catch = (each.any(0) for each in verdicts[0])  # [N]
+    alarms, catches = (
+        np.concatenate([each[kind] for each in verdicts[1:]] or [np.zeros((0, len(alarm)), bool)]) for kind in (0, 1)
+    )
+    pairs = sum(len(each.slots) ** 2 for each in {each.signature for each in offered})
+    cost = np.array([description(each, pairs) for each in left])
+    worthy: list[Predicate] = []
+    bits = float(_label_bits(alarm, catch, judge.labels))
+    while left:
+        saved = bits - _label_bits(alarms | alarm, catches | catch, judge.labels) - cost
+        best = int(np.argmax(saved))
+        if saved[best] <= 0:
+            break
+        alarm, catch = alarm | alarms[best], catch | catches[best]
+        bits = float(_label_bits(alarm, catch, judge.labels))
+        worthy.append(left[best])
+        cost[best] = np.inf
+    return worthy
+
+
+def _label_bits(alarm: np.ndarray, catch: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """[...] bits that code the labels [N] of traces, given whether a model rejects a valid action or the last one of a
+    negative trace: [..., N] bool both."""
+    total = np.zeros(alarm.shape[:-1])
+    for kind in (alarm, catch & ~alarm, ~catch & ~alarm):
+        total += bits_to_code((kind & (labels == 1)).sum(-1), kind.sum(-1))
+    return total
