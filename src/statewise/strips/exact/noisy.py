@@ -37,8 +37,8 @@ from statewise.strips.model.learned import Learned
 from statewise.strips.model.schemas import LiftedModel
 from statewise.strips.model.traces import Traces
 
-SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-"""Numbers of traces that a window needs, to be tried in this order."""
+SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Numbers of traces that a window needs, to be tried in this order, up to the number of traces."""
 WORSE = 3
 """The trials end after this many worse models in a row."""
 
@@ -73,13 +73,12 @@ def best_fit(work: Work, what: str, fit: Callable[[int, float], Fit[M]]) -> tupl
     learns with a support in a number of seconds; `what` names what is learned in messages."""
     fits: list[Fit[M]] = []
     count, clock = len(work.traces), work.clock
-    for place, support in enumerate(SUPPORTS):
+    supports = [each for each in SUPPORTS if each <= count] or SUPPORTS[:1]
+    for place, support in enumerate(supports):
         if fits and not clock.has_time():
             clock.cut.append(f"trying windows of {support} and more traces")
             break
-        if fits and support > count:
-            break
-        fits.append(fit(support, clock.left() / (len(SUPPORTS) - place)))
+        fits.append(fit(support, clock.left() / (len(supports) - place)))
         work.say(f"{what}, windows of at least {support} traces: {fits[-1].accuracy:.4f} of the traces right")
         best = max(each.accuracy for each in fits)
         if len(fits) > WORSE and best > fits[0].accuracy and all(each.accuracy < best for each in fits[-WORSE:]):
