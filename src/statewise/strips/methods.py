@@ -509,8 +509,9 @@ def _noisy_attempts(call: _Call) -> list[Attempt]:
 
 def _schemas(call: _Call, learner: Callable[..., LiftedModel], traces: Traces, share: float) -> LiftedModel:
     """Schemas for a ground model. Raises `Unsuitable` if some actions have no arguments, or if the learner refuses the
-    traces, for example contradictory ones: the attempt with ground atoms then decides."""
-    if not all(" " in action for action in traces.actions):
+    traces, for example contradictory ones: the attempt with ground atoms then decides. Of noisy traces schemas without
+    arguments are learned, too: they need not alternate, unlike ground atoms."""
+    if not call.noisy and not all(" " in action for action in traces.actions):
         raise Unsuitable("no schemas, since not all actions have arguments")
     try:
         return learner(traces, **call.options(share))
