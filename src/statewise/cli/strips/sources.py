@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statewise.runtime.arguments import Parser
-from statewise.runtime.json_files import COUNT, TEXT, check, read_json
+from statewise.runtime.json_files import COUNT, TEXT, Shape, check, read_json
 from statewise.runtime.messages import say
 from statewise.runtime.text_files import read_text
 
@@ -161,7 +161,7 @@ def left_out_comment(path: str) -> str:
     implicit = read_json(report, {}).get("implicit")
     if implicit is None:
         return ""
-    shape = {"shown": {...: COUNT}, "arguments": {...: [{"definition": TEXT}]}}
+    shape: Shape = {"shown": {...: COUNT}, "arguments": {...: [{"definition": TEXT}]}}
     lines = left_out_lines(check(implicit, shape, f"{report}: its implicit arguments"))
     return "".join(f"{line}\n" for line in [LEFT_OUT, *(f";   {' '.join(each.split())}" for each in lines)] if lines)
 

@@ -192,32 +192,31 @@ def with_preconditions(predicates: Sequence[Predicate], traces: Traces, clock: C
 def explaining(
     chosen: Sequence[Predicate], offered: Sequence[Predicate], judge: Judge, clock: Clock
 ) -> list[Predicate]:
-    """The elementary predicates of `offered` that are worth their description, in addition to those `chosen` and to
-    each other, the best first. None if there is no time to weigh them."""
+    """The elementary predicates of `offered` that explain more traces and are worth their description, in addition to
+    those `chosen` and to each other, the best first. None if there is no time to weigh them."""
     left = [each for each in offered if not any(other.covers(each) for other in chosen)]
-    verdicts = []
-    for some in ([*chosen], *(left[first : first + AT_ONCE] for first in range(0, len(left), AT_ONCE))):
+    blocks: list[tuple[np.ndarray, np.ndarray]] = []
+    for some in (chosen, *(left[first : first + AT_ONCE] for first in range(0, len(left), AT_ONCE))):
         if not clock.has_time():
             clock.cut.append(WEIGHING)
             return []
-        verdicts.append(candidates_of(some, judge.traces.actions).verdicts(judge))
-    alarm, catch = (each.any(0) for each in verdicts[0])  # [N]
-    alarms, catches = (
-        np.concatenate([each[kind] for each in verdicts[1:]] or [np.zeros((0, len(alarm)), bool)]) for kind in (0, 1)
-    )
+        blocks.append(candidates_of(some, judge.traces.actions).verdicts(judge))
+    alarm, catch = (np.asarray(blocks[0][kind].any(0)) for kind in (0, 1))  # [N]
+    alarms, catches = (np.concatenate([each[kind] for each in blocks])[len(chosen) :] for kind in (0, 1))
     pairs = sum(len(each.slots) ** 2 for each in {each.signature for each in offered})
     cost = np.array([description(each, pairs) for each in left])
     worthy: list[Predicate] = []
-    bits = float(_label_bits(alarm, catch, judge.labels))
     while left:
-        saved = bits - _label_bits(alarms | alarm, catches | catch, judge.labels) - cost
+        before, after = (alarm, catch), (alarms | alarm, catches | catch)
+        saved = _label_bits(*before, judge.labels) - _label_bits(*after, judge.labels) - cost
+        saved[
+            judge.right(after[0][:, None], after[1][:, None]).sum(-1) <= judge.right(alarm[None], catch[None]).sum()
+        ] = 0
         best = int(np.argmax(saved))
         if saved[best] <= 0:
             break
-        alarm, catch = alarm | alarms[best], catch | catches[best]
-        bits = float(_label_bits(alarm, catch, judge.labels))
+        alarm, catch = after[0][best], after[1][best]
         worthy.append(left[best])
-        cost[best] = np.inf
     return worthy
 
 
