@@ -94,6 +94,8 @@ class Cell:
     drawn_only: bool = False
     """Whether to decide equivalence on drawn traces alone and skip the simplest equivalent model, which takes longer
     than exact learning."""
+    limit: float | None = None
+    """Most seconds of learning, for `auto` and `hybrid`."""
 
     @property
     def name(self) -> str:
@@ -108,6 +110,7 @@ class Cell:
         else:
             more += f" {self.method}"
         more += " drawn only" if self.drawn_only else ""
+        more += "" if self.limit is None else f" limit={self.limit:g}"
         return f"{self.domain} {self.size} draw {self.draw}{more}"
 
 
@@ -147,6 +150,13 @@ def noisy(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell
     ]
 
 
+def damaged(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
+    """5% of noise of labels and actions at once: in as many traces each, or in this share of all actions."""
+    return [
+        replace(cell, noise=0.05, noise_of=kind) for cell in table1(domains, sizes, draws) for kind in ("both", "steps")
+    ]
+
+
 def lifted(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
     """Schemas learned on small instances, to be verified on larger ones."""
     return [replace(cell, atoms="lifted", restarts=5) for cell in larger(domains, sizes, draws)]
@@ -183,6 +193,7 @@ EXPERIMENTS = {
     "larger": Experiment(larger, ("blocksworld:4", "ferry:3x3", "gripper:3"), (200, 500, 1000, 2000), ()),
     "atoms": Experiment(unknown_atoms, PAPERS, (200, 1000), PAPERS),
     "noise": Experiment(noisy, ("simple", "blocksworld:2", "ferry:2x1"), (500,), ()),
+    "damage": Experiment(damaged, PAPERS, (500,), ()),
     "lifted": Experiment(lifted, ("blocksworld:3", "ferry:3x2"), (50, 100, 200, 500), ()),
 }
 NOTIONS: dict[str, dict[str, bool]] = {
@@ -236,6 +247,7 @@ def reproduce(
     drawn_only: bool = False,
     protocol: str = "early",
     steps: int | None = None,
+    limit: float | None = None,
     progress: Callable[[int, int, Record], None] | None = None,
 ) -> list[Record]:
     """Runs an experiment's cells that `out`/EXPERIMENT.jsonl does not hold yet; returns the records of all of them.
@@ -244,16 +256,17 @@ def reproduce(
     `METHODS`, all on the same traces; with `symmetry` these are joined by their copies with objects permuted. With
     `drawn_only` only equivalence on drawn traces is decided, which is faster. The protocol `early` ends a restart after
     20,000 steps, or when its accuracy no longer rises; `paper` after 100,000 alone, as the paper does. Both end it once
-    it keeps classifying all training traces correctly. `steps` is another limit. Raises `ValueError` for an unknown
+    it keeps classifying all training traces correctly. `steps` is another limit, `limit` one in seconds for the methods
+    `auto` and `hybrid`. Raises `ValueError` for an unknown
     experiment, method or protocol, for a method that the experiment cannot use, and for a domain that it does not
     allow.
     """
     if unknown := [name for name in methods if name not in METHODS]:
         raise ValueError(f"unknown method {unknown[0]!r}: choices: {', '.join(METHODS)}")
-    if experiment == "noise" and not set(methods) <= set(FROM_NOISE):
+    if experiment in ("noise", "damage") and not set(methods) <= set(FROM_NOISE):
         raise ValueError(
-            "noise: without negative traces, noise cannot be distinguished from rare actions: choose among the methods "
-            + ", ".join(FROM_NOISE)
+            f"{experiment}: without negative traces, noise cannot be distinguished from rare actions: choose among the "
+            "methods " + ", ".join(FROM_NOISE)
         )
     if experiment == "lifted" and (ground := [name for name in methods if name in LEARN_GROUND]):
         raise ValueError(f"lifted: the method {ground[0]} learns ground models: choose exact")
@@ -273,6 +286,7 @@ def reproduce(
         for cell in known.cells(chosen, tuple(sizes or known.sizes), draws)
         for method in methods
     ]
+    cells = [replace(cell, limit=limit) if cell.method in LEARN_GROUND else cell for cell in cells]
     wanted = {cell.name for cell in cells}
     shape = LIFTED_RECORD if experiment == "lifted" else RECORD
     with Ledger(out / f"{experiment}.jsonl", "reproduction", {"experiment": experiment}, shape) as ledger:
@@ -446,7 +460,8 @@ def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
 def _ground_learner(cell: Cell) -> Callable[[Traces], Learned]:
     """The function that learns a ground model by the cell's method."""
     if cell.method in (*LEARN_GROUND, "locm"):
-        return lambda given: learn(given, _settings(cell), method=cell.method)
+        limit = cell.limit if cell.method in LEARN_GROUND else None
+        return lambda given: learn(given, _settings(cell), method=cell.method, seconds=limit)
     if cell.method == "sift":
         return learn_sift
     return learn_noisy if cell.noise else learn_exact

@@ -32,7 +32,7 @@ from statewise.runtime.system import cores
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = parser(__doc__)
-    arguments.add_argument("experiment", nargs="?", help="table1, larger, atoms, noise or lifted")
+    arguments.add_argument("experiment", nargs="?", help="table1, larger, atoms, noise, damage or lifted")
     arguments.add_argument("--domains", help="some of its domains, separated by commas")
     arguments.add_argument("--sizes", help="numbers of traces, separated by commas")
     arguments.add_argument("--draws", type=int, default=1, help="training sets per size (default: 1)")
@@ -59,6 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "paper: after 100000 steps",
     )
     arguments.add_argument("--steps", type=int, help="maximum training steps per restart, in place of the protocol's")
+    arguments.add_argument("--seconds", type=float, help="time limit of learning, for auto and hybrid")
     arguments.add_argument("--out", metavar="DIR")
     options = arguments.parse_args(words)
     if options.smoke:
@@ -70,6 +71,8 @@ def main(words: Sequence[str] | None = None) -> int:
         arguments.error(f"--sizes must be numbers from 1 to 9,999,999 separated by commas, not {options.sizes!r}")
     if min(options.draws, options.jobs, options.steps or 1) < 1:
         arguments.error("--draws, --jobs and --steps must be at least 1")
+    if options.seconds is not None and not options.seconds > 0:
+        arguments.error(f"--seconds must be above 0, not {options.seconds}")
     try:
         if options.smoke:
             with tempfile.TemporaryDirectory() as folder:
@@ -99,6 +102,7 @@ def run(options: Any, out: Path) -> None:
         drawn_only=options.drawn_only,
         protocol=options.protocol,
         steps=options.steps,
+        limit=options.seconds,
         progress=progress,
     )
     print(reproduction_text(options.experiment, records, shutil.get_terminal_size((100, 24)).columns))

@@ -60,6 +60,11 @@ def test_from_a_log_of_directions_to_pddl(moves, tmp_path, capsys):
     pddl = tmp_path / "domain.pddl"
     assert called(capsys, "strips", "export", out, "--lifted", "--out", pddl)[0] == 0
     assert "(:action up\n  :parameters (?x1 - type-x ?x2 - type-x ?x3 - type-t)" in pddl.read_text()
+    assert pddl.read_text().startswith("; The log left arguments out.")
+    assert ";   up x1 x2 x3: no at _ x1; up-of x1 x2; at x3 x2\n" in pddl.read_text()
+    code, _, err = called(capsys, "strips", "verify", pddl, "--against", pddl)
+    assert code == 0
+    assert "arguments in the order in which they were found" in err
     assert "left arguments out" in refused(capsys, "strips", "check", out, moves)
     assert "not those of the domain's" in (why := refused(capsys, "strips", "verify", out, "--against", "grid:3x3"))
     assert "no atoms of" in why

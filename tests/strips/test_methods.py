@@ -3,6 +3,7 @@
 import errno
 import json
 
+import numpy as np
 import pytest
 
 from statewise.strips import methods
@@ -123,6 +124,17 @@ def test_ground_atoms_are_taken_where_schemas_explain_fewer_noisy_traces():
     assert report["training_accuracy"] == pytest.approx(0.95)
     assert report["held_out"]["explained"]["schemas"] < report["held_out"]["explained"]["ground atoms"]
     assert learn_lifted_noisy(noisy).report["training_accuracy"] < 0.9
+
+
+def test_a_later_model_is_better_only_beyond_the_noise_of_the_held_out_traces():
+    def shown(*places):
+        return np.isin(np.arange(100), places)
+
+    assert methods.better(shown(1, 2), shown())
+    assert not methods.better(shown(1), shown())
+    assert not methods.better(shown(), shown())
+    assert not methods.better(shown(1, 2, 3), shown(4))  # two more of four traces that decide
+    assert methods.better(shown(1, 2, 3, 4, 5, 6), shown(7, 8))
 
 
 def test_more_noise_than_is_to_be_tolerated_is_trained_on():

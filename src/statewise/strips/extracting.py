@@ -430,7 +430,7 @@ def _clean(traces: Traces, with_arguments: bool, seconds: float) -> Model | None
             found = learner(traces, **_options(seconds / 2))
         except Contradiction:
             return None
-        if explained(found, traces) == 1:
+        if explained(found, traces).all():
             return found
     return None
 
@@ -455,7 +455,7 @@ def _compared(
         if not sum(part.labels) and name != EXACT:
             continue  # nothing can be noisy
         found[name] = learner(part, **_options(seconds / len(learners)))
-        right[name] = explained(found[name], held)
+        right[name] = float(explained(found[name], held).mean())
         say(f"{name}: {right[name]:.4f} of {len(held)} traces of held-out walks right")
     if not found:
         raise ValueError("no answer shows that an action becomes impossible: ask more questions")

@@ -23,7 +23,7 @@ from statewise.strips.exact.lifted import MOST_ARITY, learn_lifted_exact
 from statewise.strips.exact.noisy import learn_lifted_noisy, learn_noisy
 from statewise.strips.exact.verdicts import Seen
 from statewise.strips.hybrid import from_trained, learn_hybrid
-from statewise.strips.model.heads import Heads, Judge, accuracy
+from statewise.strips.model.heads import Heads, Judge
 from statewise.strips.model.learned import SEEN_FILE, Learned, alone, claim, may_claim, read_checkpoint, write_model
 from statewise.strips.model.schemas import LiftedModel, sorts_of
 from statewise.strips.model.states import Observed
@@ -98,9 +98,10 @@ def learn(
     learns schemas first, which need fewer traces, and ground atoms where schemas do not explain all traces.
 
     From noisy traces `auto` learns in several ways and chooses the model that explains most of a fifth of the traces,
-    which is held out: schemas and ground atoms (`exact.noisy`), and unless one of these explains all but a tenth of the
-    traces, training, and the hybrid method with the effects that training found. `settings.noise` above 0 also says
-    that the traces are noisy, and is the share of traces that may stay unexplained.
+    which is held out; an earlier one, if it explains as many within one standard error. It learns schemas and ground
+    atoms (`exact.noisy`), and unless one of these explains all but a tenth of the traces, it trains, and learns by the
+    hybrid method with the effects that training found. `settings.noise` above 0 also says that the traces are noisy,
+    and is the share of traces that may stay unexplained.
 
     When the time is up, or once `stop()` is true, the best model so far is returned, and `report["unfinished"]` says
     what was not finished; the same call with the same folder continues it. `report["method"]` and `report["chosen"]`
@@ -169,8 +170,8 @@ class _Call:
     """What exact learning has listed, also in an interrupted call before this one."""
     found: dict[str, Model] = field(default_factory=dict)
     """The model of each attempt that was made."""
-    explained: dict[str, float] = field(default_factory=dict)
-    """The share of the held-out traces that each of them explains."""
+    explained: dict[str, np.ndarray] = field(default_factory=dict)
+    """Whether each of them explains each of the held-out traces: [N] bool."""
     unfinished: list[str] = field(default_factory=list)
     """What the attempts with held-out traces did not finish."""
     begun: float = field(default_factory=time.monotonic)
@@ -271,9 +272,11 @@ class _Call:
         """Makes the attempts one after the other until a model is accepted, and returns the name of that attempt, or
         None.
 
-        With held-out traces, each test is about the best model so far: the one that explains most of the held-out
-        traces, among equally good ones that with the highest training accuracy. Its attempt is returned in any case."""
+        With held-out traces, each test is about the best model so far, and its attempt is returned in any case. A later
+        model, which assumes less, is better only if it explains more of the held-out traces by over one standard error
+        (`better`): else the noise of a few traces decides."""
         name: str | None = None
+        best: str | None = None
         for each in attempts:
             if held is not None and self.found and self.over:
                 self.unfinished.append(f"{each.name}: not tried")
@@ -286,9 +289,11 @@ class _Call:
             name = each.name
             if held is not None:
                 self.unfinished += model.report["unfinished"]
-                self.explained[name] = explained(model, held)
-                self.say(f"{name}: {self.explained[name]:.4f} of {self._judges} right")
-                name = max(self.found, key=lambda one: (self.explained[one], _accuracy(self.found[one])))
+                right = self.explained[name] = explained(model, held)
+                self.say(f"{name}: {right.mean():.4f} of {self._judges} right")
+                if best is None or better(right, self.explained[best]):
+                    best = name
+                name = best
             if not (refusal := each.accept(self.found[name])):
                 return name
             if held is None:
@@ -313,24 +318,25 @@ class _Call:
         return self._written(model, self.traces, {name} if unfinished else set())
 
     def _best_on_held_out(self) -> Model:
-        """The model of a part of the traces that explains most of the held-out ones. An exact one is learned again from
-        all traces, unless it then explains fewer of them."""
+        """The best model of a part of the traces. An exact one is learned again from all traces, unless it then
+        explains fewer."""
         part, held = self.parts
         self.found.clear()
         attempts = _noisy_attempts(self)
         name = self._tried(attempts, part, held)
         assert name is not None, "the last attempt suits all traces"
         model, learned_from = self.found[name], part
-        shares = ", ".join(f"{each} {right:.4f}" for each, right in self.explained.items())
+        right = {each: float(of.mean()) for each, of in self.explained.items()}
+        shares = ", ".join(f"{each} {share:.4f}" for each, share in right.items())
         self.reasons.append(f"of {self._judges} they explain: {shares}")
         cut = {each for each, other in self.found.items() if other.report["unfinished"]}
         if name in EXACT and held is not part and not self.over:
             again = next(each for each in attempts if each.name == name).learn(self.traces, 1.0)
-            if explained(again, self.traces) >= explained(model, self.traces):
+            if explained(again, self.traces).sum() >= explained(model, self.traces).sum():
                 model, learned_from = again, self.traces
                 self.reasons.append("then learned from all traces")
         count = len(held) if held is not part else 0
-        model.report["held_out"] = {"traces": count, "explained": self.explained, "taken": name}
+        model.report["held_out"] = {"traces": count, "explained": right, "taken": name}
         model.report["unfinished"] = list(dict.fromkeys([*self.unfinished, *model.report["unfinished"]]))
         return self._written(self._grounded(model, learned_from), part, cut)
 
@@ -503,8 +509,9 @@ def _noisy_attempts(call: _Call) -> list[Attempt]:
 
 def _schemas(call: _Call, learner: Callable[..., LiftedModel], traces: Traces, share: float) -> LiftedModel:
     """Schemas for a ground model. Raises `Unsuitable` if some actions have no arguments, or if the learner refuses the
-    traces, for example contradictory ones: the attempt with ground atoms then decides."""
-    if not all(" " in action for action in traces.actions):
+    traces, for example contradictory ones: the attempt with ground atoms then decides. Of noisy traces schemas without
+    arguments are learned, too: they need not alternate, unlike ground atoms."""
+    if not call.noisy and not all(" " in action for action in traces.actions):
         raise Unsuitable("no schemas, since not all actions have arguments")
     try:
         return learner(traces, **call.options(share))
@@ -539,10 +546,19 @@ def split(traces: Traces) -> tuple[Traces, Traces]:
     return traces.only(sorted({*range(len(labels))} - {*held})), traces.only(sorted(held))
 
 
-def explained(model: Model, traces: Traces) -> float:
-    """The share of the traces that the model explains."""
+def explained(model: Model, traces: Traces) -> np.ndarray:
+    """[N] bool: whether the model explains each of the traces."""
     ground = model.model if isinstance(model, Learned) else model.ground(traces.actions)
-    return accuracy(Heads.of_model(ground), Judge(traces))
+    judge = Judge(traces)
+    verdicts = judge.verdicts(Heads.of_model(ground))
+    return judge.right(verdicts.alarms, verdicts.catches)
+
+
+def better(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether one model explains more traces than another, by over one standard error of the difference (McNemar), from
+    whether each explains each trace: [N] bool both."""
+    more, fewer = int((one & ~other).sum()), int((other & ~one).sum())
+    return more - fewer > (more + fewer) ** 0.5
 
 
 def _accuracy(model: Model) -> float:

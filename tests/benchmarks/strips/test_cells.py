@@ -59,10 +59,13 @@ def test_the_other_experiments():
     kinds = Counter((cell.noise, cell.noise_of) for cell in cells("noise"))
     assert set(kinds) == {(share, of) for share in (0.01, 0.05, 0.1) for of in ("labels", "actions")}
     assert set(kinds.values()) == {3}
+    assert {(cell.noise, cell.noise_of) for cell in cells("damage")} == {(0.05, "both"), (0.05, "steps")}
     assert {cell.domain for cell in cells("larger")} == {"blocksworld:4", "ferry:3x3", "gripper:3"}
 
 
 def test_a_name_shows_what_is_unusual():
+    limited = Cell("simple", 50, 1, 10, method="auto", limit=60.0)
+    assert limited.name == "simple 50 draw 1 auto limit=60"
     assert Cell("simple", 50, 1, 10).name == "simple 50 draw 1"
     unusual = Cell("simple", 50, 2, 10, atoms="auto", noise=0.05, noise_of="actions", restarts=3)
     assert unusual.name == "simple 50 draw 2 atoms=auto noise=0.05 of actions restarts=3"

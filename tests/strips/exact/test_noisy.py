@@ -23,14 +23,19 @@ CLEAN = traces(FERRY, 300, 20, 1)
 LIFTED = traces(domain("ferry:3x2"), 60, 20, 1)
 
 
-@pytest.mark.parametrize("kind", ["labels", "actions"])
+EXPLAINED = {"labels": (0.94, 0.97), "actions": (0.94, 0.97), "both": (0.89, 0.93), "steps": (0.5, 0.75)}
+"""The shares of traces that stay unharmed by 5% of noise."""
+
+
+@pytest.mark.parametrize("kind", EXPLAINED)
 @pytest.mark.parametrize("spec", ["blocksworld:2", "ferry:2x1"])
 def test_the_domain_is_found_in_noisy_traces(spec, kind):
     clean = traces(domain(spec), 500, 20, 1)
     noisy = with_noise(clean, 0.05, kind, 1)
     learned = learn_noisy(noisy)
     assert verify(learned.model, domain(spec), drawn_only=True)
-    assert 0.94 < learned.report["training_accuracy"] < 0.97  # what is noisy stays unexplained
+    least, most = EXPLAINED[kind]
+    assert least < learned.report["training_accuracy"] < most  # what is noisy stays unexplained
 
 
 def test_clean_traces_are_learned_too():

@@ -12,6 +12,7 @@ from statewise.strips.implicit.learning import learn_implicit
 from statewise.strips.model.schemas import Schema, applied, arguments, ground
 from statewise.strips.model.states import Observed, State
 from statewise.strips.model.traces import Traces
+from statewise.strips.pddl.pddl import read_domain
 from statewise.strips.trace_data.domains import FAMILIES, domain
 from statewise.strips.trace_data.implicit_logs import implicit_log, named_arguments, with_states, without_implicit
 from statewise.strips.trace_data.random_traces import traces
@@ -69,6 +70,30 @@ def test_a_larger_instance_is_proven_from_a_smaller_one():
     learned = compared(model.schemas, model.report["implicit"], domain("npuzzle:3x3"))
     verdict = verify(learned, domain("npuzzle:3x3"), seconds=30)
     assert (verdict.outcome, verdict.proven) == ("equivalent", "all instances")
+
+
+def test_a_domain_in_pddl_determines_arguments_by_atoms_that_never_change(tmp_path):
+    """Grounding leaves these atoms out of the model."""
+    known = domain("npuzzle:2x3")
+    objects = {name for atom in known.model.atoms for name in arguments(atom)[1]}
+    schemas = "".join(
+        f"(:action {verb} :parameters (?t ?x ?y) :precondition (and (at ?t ?x) (empty ?y) ({verb}-of ?y ?x))"
+        " :effect (and (at ?t ?y) (empty ?x) (not (at ?t ?x)) (not (empty ?y))))"
+        for verb in ("up", "down", "left", "right")
+    )
+    beside = "(up-of ?x ?y) (down-of ?x ?y) (left-of ?x ?y) (right-of ?x ?y)"
+    (tmp_path / "d.pddl").write_text(f"(define (domain tile) (:predicates (at ?t ?x) (empty ?x) {beside}) {schemas})")
+    initial = " ".join(f"({atom})" for atom in known.model.spelled(known.start[0]))
+    (tmp_path / "p.pddl").write_text(
+        f"(define (problem p) (:domain tile) (:objects {' '.join(sorted(objects))}) (:init {initial}) (:goal (and)))"
+    )
+    world = read_domain(tmp_path / "d.pddl", tmp_path / "p.pddl")
+    assert not any("-of " in atom for atom in world.model.atoms)
+    assert {atom for atom in known.model.atoms if "-of " in atom} == {*world.always}
+    for predicates in (None, ["at", "up-of", "left-of"]):
+        model = learn_implicit(log("npuzzle:2x3", num=15, predicates=predicates), hidden=False)
+        learned = compared(model.schemas, model.report["implicit"], world)
+        assert verify(learned, world, drawn_only=True, seconds=30).outcome == "equivalent"
 
 
 def test_unknown_states_cut_traces():

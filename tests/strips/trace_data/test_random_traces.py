@@ -1,5 +1,7 @@
 """Drawing traces as the paper does, damaging them, and the domains that they are drawn from."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -267,8 +269,37 @@ def test_noise_of_actions_puts_any_other_action_at_any_place():
     assert len(rows) == 4 * 2
 
 
+def test_noise_of_both_kinds_damages_separate_shares():
+    clean = drawn("blocksworld:2")
+    noisy = with_noise(clean, 0.5, "both", 5)
+    assert sum(before != after for before, after in zip(clean.labels, noisy.labels)) == 30
+    changed = [(before, after) for before, after in zip(clean.rows, noisy.rows) if before != after]
+    assert len(changed) == 30
+    for before, after in changed:
+        same = next((at for at, (x, y) in enumerate(zip(before, after)) if x != y), min(len(before), len(after)))
+        assert {-1: before[same + 1 :], 0: before[same + 1 :], 1: before[same:]}[len(after) - len(before)] in (
+            after[same:],
+            after[same + 1 :],
+        )
+    assert {len(after) - len(before) for before, after in changed} == {-1, 0, 1}
+    assert with_noise(clean, 0.0, "both", 5) == clean == with_noise(clean, 0.0, "steps", 5)
+
+
+def test_noise_of_steps_damages_a_share_of_all_actions():
+    count, length = 400, 10
+    clean = Traces(("a", "b", "c"), tuple((0,) * length for _ in range(count)), (0,) * count)
+    noisy = with_noise(clean, 0.06, "steps", 5)
+    assert noisy.labels == clean.labels
+    wrong = sum(action != 0 for row in noisy.rows for action in row) / (count * length)
+    assert 0.03 < wrong < 0.05  # two of three kinds of damage put a wrong action
+    lengths = Counter(map(len, noisy.rows))
+    assert lengths[length] > lengths[length - 1] > 0 < lengths[length + 1]
+    alone = Traces(("a", "b"), ((0,), (1,)), (0, 0))
+    assert all(with_noise(alone, 1.0, "steps", seed).rows[0] for seed in range(20))  # no trace becomes empty
+
+
 def test_other_noise_is_unknown():
-    with pytest.raises(ValueError, match="labels or actions, not 'states'"):
+    with pytest.raises(ValueError, match="labels, actions, both, steps, not 'states'"):
         with_noise(drawn("simple"), 0.1, "states", 1)
     for share in (-0.1, 1.1):
         with pytest.raises(ValueError, match=f"must be a share from 0 to 1, not {share}"):

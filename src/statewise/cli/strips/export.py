@@ -6,13 +6,15 @@ from argparse import Namespace
 from pathlib import Path
 
 from statewise.runtime.arguments import Parser
+from statewise.runtime.durable import write_atomically
 from statewise.runtime.messages import say
 from statewise.runtime.overwriting import check_file, claimed_files
+from statewise.runtime.text_files import read_text
 
 
 def run(words: list[str]) -> int:
     """Runs the command."""
-    from statewise.cli.strips.sources import AGAINST, add_ignore_states
+    from statewise.cli.strips.sources import AGAINST, add_ignore_states, left_out_comment
 
     parser = Parser(
         "strips export",
@@ -62,6 +64,8 @@ def run(words: list[str]) -> int:
 
     with claimed_files(out.parent, [path.name for path in written], check, options.overwrite) as scratch:
         size, source = _export(options, scratch / out.name, scratch / beside.name)
+        if comment := left_out_comment(options.model):
+            write_atomically(scratch / out.name, (comment + read_text(scratch / out.name)).encode())
     say(f"wrote {out}: {size}")
     if options.problem_from:
         say(f"wrote {beside}: from {source}")

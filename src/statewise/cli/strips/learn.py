@@ -240,14 +240,15 @@ def _implicit(options: argparse.Namespace, observed: Observed, *, hidden: bool) 
 
 def _left_out(report: dict[str, Any]) -> None:
     """The arguments that the log left out, and what determines them."""
+    from statewise.cli.strips.sources import left_out_lines
+
     if "implicit" not in report:
         return
     implicit = report["implicit"]
-    some = {schema: each for schema, each in implicit["arguments"].items() if each}
-    for number, (schema, each) in enumerate(some.items()):
-        names = " ".join(f"x{at + 1}" for at in range(implicit["shown"][schema] + len(each)))
-        _entry("" if number else "left out", f"{schema} {names}: {'; '.join(one['definition'] for one in each)}")
-    if not some:
+    lines = left_out_lines(implicit)
+    for number, line in enumerate(lines):
+        _entry("" if number else "left out", line)
+    if not lines:
         _entry("left out", "no argument was found that the log leaves out")
     if "registers" in implicit:
         _entry("chosen", "from actions alone: they predict the log best, which is no proof. States show them")

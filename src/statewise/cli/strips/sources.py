@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from statewise.runtime.arguments import Parser
+from statewise.runtime.json_files import COUNT, TEXT, Shape, check, read_json
 from statewise.runtime.messages import say
 from statewise.runtime.text_files import read_text
 
@@ -134,6 +135,46 @@ def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
             "known about it"
         )
     return ground(schemas, possible)
+
+
+LEFT_OUT = "; The log left arguments out. These were found, and stand after those that it names:"
+"""The first line of a PDDL domain whose actions have such arguments."""
+
+
+def left_out_lines(implicit: Mapping[str, Any]) -> list[str]:
+    """The arguments that a log left out, and what determines them, a line for each schema that has some; `implicit` is
+    what the report says of them."""
+    lines = []
+    for schema, some in implicit["arguments"].items():
+        if some:
+            names = " ".join(f"x{at + 1}" for at in range(implicit["shown"][schema] + len(some)))
+            lines.append(f"{schema} {names}: {'; '.join(each['definition'] for each in some)}")
+    return lines
+
+
+def left_out_comment(path: str) -> str:
+    """Comments of PDDL that say which arguments a log left out; empty for other models. Raises `ValueError` for a
+    damaged report."""
+    report = Path(path) / "report.json"
+    if not report.is_file():
+        return ""
+    implicit = read_json(report, {}).get("implicit")
+    if implicit is None:
+        return ""
+    shape: Shape = {"shown": {...: COUNT}, "arguments": {...: [{"definition": TEXT}]}}
+    lines = left_out_lines(check(implicit, shape, f"{report}: its implicit arguments"))
+    return "".join(f"{line}\n" for line in [LEFT_OUT, *(f";   {' '.join(each.split())}" for each in lines)] if lines)
+
+
+def say_left_out(path: str) -> None:
+    """Says of a PDDL domain with such comments on standard error that its arguments are those of the log."""
+    place = Path(path.partition(",")[0])
+    if place.suffix == PDDL and place.is_file() and LEFT_OUT in read_text(place):
+        say(
+            f"{place}: its actions have arguments in the order in which they were found, which may be another than in "
+            "the other model: give the folder of the model, which states align",
+            file=sys.stderr,
+        )
 
 
 def add_ignore_states(parser: Parser) -> None:

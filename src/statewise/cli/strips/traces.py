@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.runtime.arguments import Parser, at_least
-from statewise.runtime.messages import say
+from statewise.runtime.messages import counted, say
 from statewise.runtime.overwriting import claimed_file
 
 
@@ -57,8 +57,9 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--noise-of",
         default="labels",
-        choices=["labels", "actions"],
-        help="kind of noise: flip the label, or replace an action",
+        choices=["labels", "actions", "both", "steps"],
+        help="kind of noise: flip the label; replace an action; flip labels and, in as many traces, replace, leave out "
+        "or insert an action; or damage this share of all actions so (default: labels)",
     )
     parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--out", metavar="FILE", required=True, help="CSV, or JSON lines if it ends in .jsonl")
@@ -113,7 +114,7 @@ def run(words: list[str]) -> int:
             write_traces(drawn, scratch)
     say(
         f"{world.name}: {len(world.model.atoms)} atoms, {len(drawn.actions)} actions\n"
-        f"wrote {len(drawn)} traces ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "
+        f"wrote {counted(len(drawn), 'trace')} ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "
         f"up to {drawn.longest} actions) to {options.out}"
     )
     return 0

@@ -50,12 +50,14 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 
-    from statewise.cli.strips.sources import is_domain, model_of, read_aligned, read_model, read_reference
+    from statewise.cli.strips.sources import is_domain, model_of, read_aligned, read_model, read_reference, say_left_out
     from statewise.strips import before_simplification, ground, verify
 
     alone = is_domain(options.against)  # has neither objects nor initial states of its own
     if alone and (options.real_states or options.drawn_only):
         raise ValueError(f"{options.against} has no initial state: give a problem, too, as DOMAIN.pddl,PROBLEM.pddl")
+    for path in (options.model, options.against):
+        say_left_out(path)
     reference = read_reference(options.against, read_model(options.model).names if alone else None)
     names = model_of(reference).names
     place = Path(options.model)

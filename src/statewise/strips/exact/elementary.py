@@ -182,7 +182,7 @@ def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Tra
     k, n = (np.array([of[some].sum() for some in wanted]) for of in (occurs, allowed))
     saved = bits_to_code(k, n) - bits_to_code(k, n - rejects)
     pairs = sum(len(each.slots) ** 2 for each in {each.signature for each in offered})
-    cost = np.array([_description(offered[place], pairs) for place in able]) + log2(max(2.0, occurs.sum())) / 2
+    cost = np.array([description(offered[place], pairs) for place in able]) + log2(max(2.0, occurs.sum())) / 2
     return Weighed([offered[place] for place in able], rejects, rejects * k / np.maximum(n, 1), saved / cost)
 
 
@@ -218,7 +218,7 @@ def merged(predicates: Sequence[Predicate]) -> list[Predicate]:
     return [Predicate(signature, pre, add, delete) for (signature, add, pre), delete in deleted.items()]
 
 
-def _description(each: Predicate, pairs: int) -> float:
+def description(each: Predicate, pairs: int) -> float:
     """Bits that name one of `pairs` pairs of slots, and a set of additions of its size."""
     slots = len(each.signature.slots)
     return log2(pairs) + log2(slots + 1) + log2(comb(slots, each.add.bit_count()))

@@ -207,7 +207,7 @@ def _weighed(offered: Sequence[Predicate], traces: Traces, clock: Clock) -> tupl
         if not has_time():
             clock.cut.append("weighing predicates")
             return offered[:first], np.concatenate(worth)
-        worth.append(evidence(_candidates(offered[first : first + AT_ONCE], traces.actions), judge))
+        worth.append(evidence(candidates_of(offered[first : first + AT_ONCE], traces.actions), judge))
     return offered, np.concatenate(worth)
 
 
@@ -216,13 +216,13 @@ def _catches(predicates: Sequence[Predicate], actions: Sequence[str], judge: Jud
     if not predicates or not len(judge.labels):  # nothing to ground, which may take longer than all else
         return np.zeros((len(predicates), len(judge.labels)), dtype=bool)
     blocks = [
-        _candidates(predicates[first : first + AT_ONCE], actions).verdicts(judge)[1]
+        candidates_of(predicates[first : first + AT_ONCE], actions).verdicts(judge)[1]
         for first in range(0, len(predicates), AT_ONCE)
     ]
     return np.concatenate(blocks)
 
 
-def _candidates(predicates: Sequence[Predicate], actions: Sequence[str]) -> Candidates:
+def candidates_of(predicates: Sequence[Predicate], actions: Sequence[str]) -> Candidates:
     """The predicates with their ground heads over the traces' objects."""
     heads, owner = grounded(predicates, actions)
     return Candidates(

@@ -4,8 +4,9 @@ A noisy trace shows windows that no noise-free one has, and a single such window
 Noise has no pattern: such a window recurs in few traces. So only windows that at least k traces imply count
 (`Windows.supported`). Features and preconditions are then found as in noise-free traces (`ground`, `lifted`), except
 that no negative trace is explained for its own sake: a precondition pays for its description, including its exceptions,
-or explains k negative traces. Predicates that need not alternate are not learned: a negative trace that only they
-explain may be noisy.
+or explains k negative traces. Ground atoms that need not alternate are not learned: a negative trace that only they
+explain may be noisy. Predicates that need not alternate (`elementary`) are learned if their description is shorter than
+what it saves: the bits that say which traces end in an invalid action, given what the schemas say of each.
 
 With k too small, noise forbids correct atoms; with k too large, rare windows no longer count, which allows wrong atoms;
 in between the model is the same. So k is increased until the models get worse. Of the models within one standard error
@@ -21,20 +22,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
+import numpy as np
+
+from statewise.strips.exact.elementary import WEIGHING, description, elementary, merged
 from statewise.strips.exact.features import MOST, Feature
 from statewise.strips.exact.frame import Clock, Options, Work
 from statewise.strips.exact.ground import required, weighed
-from statewise.strips.exact.lifted import ARITY, all_predicates, few_objects
-from statewise.strips.exact.preconditions import preconditions, schema_occasions
-from statewise.strips.exact.predicates import Predicate, as_schemas, grounded, signatures, slot_holders
+from statewise.strips.exact.lifted import ARITY, AT_ONCE, all_predicates, candidates_of, few_objects
+from statewise.strips.exact.preconditions import bits_to_code, preconditions, schema_occasions
+from statewise.strips.exact.predicates import Predicate, as_schemas, grounded, signatures, slot_holders, without_covered
 from statewise.strips.exact.windows import Windows, holders_of
 from statewise.strips.model.heads import Heads, Judge, accuracy
 from statewise.strips.model.learned import Learned
 from statewise.strips.model.schemas import LiftedModel
 from statewise.strips.model.traces import Traces
 
-SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-"""Numbers of traces that a window needs, to be tried in this order."""
+SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Numbers of traces that a window needs, to be tried in this order, up to the number of traces."""
 WORSE = 3
 """The trials end after this many worse models in a row."""
 
@@ -69,13 +73,12 @@ def best_fit(work: Work, what: str, fit: Callable[[int, float], Fit[M]]) -> tupl
     learns with a support in a number of seconds; `what` names what is learned in messages."""
     fits: list[Fit[M]] = []
     count, clock = len(work.traces), work.clock
-    for place, support in enumerate(SUPPORTS):
+    supports = [each for each in SUPPORTS if each <= count] or SUPPORTS[:1]
+    for place, support in enumerate(supports):
         if fits and not clock.has_time():
             clock.cut.append(f"trying windows of {support} and more traces")
             break
-        if fits and support > count:
-            break
-        fits.append(fit(support, clock.left() / (len(SUPPORTS) - place)))
+        fits.append(fit(support, clock.left() / (len(supports) - place)))
         work.say(f"{what}, windows of at least {support} traces: {fits[-1].accuracy:.4f} of the traces right")
         best = max(each.accuracy for each in fits)
         if len(fits) > WORSE and best > fits[0].accuracy and all(each.accuracy < best for each in fits[-WORSE:]):
@@ -152,6 +155,7 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **options: Unpack[
         windows = {each: Windows.supported(len(each.slots), held, support) for each, held in holders.items()}
         able = all_predicates(windows, clock, work.listed, "listing the alternating predicates", support)
         kept = with_preconditions(able, traces, clock, support)
+        kept = without_covered([*kept, *merged(explaining(kept, elementary(windows, clock), judge, clock))])
         right = accuracy(grounded(kept, traces.actions)[0], judge)
         return Fit(support, kept, sum(map(len, windows.values())), len(able), tuple(clock.cut), right)
 
@@ -183,3 +187,43 @@ def with_preconditions(predicates: Sequence[Predicate], traces: Traces, clock: C
     if not clock.has_time():
         clock.cut.append("weighing preconditions")
     return [Predicate(each.signature, pre, each.add, each.delete) for each, pre in zip(predicates, required) if pre]
+
+
+def explaining(
+    chosen: Sequence[Predicate], offered: Sequence[Predicate], judge: Judge, clock: Clock
+) -> list[Predicate]:
+    """The elementary predicates of `offered` that explain more traces and are worth their description, in addition to
+    those `chosen` and to each other, the best first. None if there is no time to weigh them."""
+    left = [each for each in offered if not any(other.covers(each) for other in chosen)]
+    blocks: list[tuple[np.ndarray, np.ndarray]] = []
+    for some in (chosen, *(left[first : first + AT_ONCE] for first in range(0, len(left), AT_ONCE))):
+        if not clock.has_time():
+            clock.cut.append(WEIGHING)
+            return []
+        blocks.append(candidates_of(some, judge.traces.actions).verdicts(judge))
+    alarm, catch = (np.asarray(blocks[0][kind].any(0)) for kind in (0, 1))  # [N]
+    alarms, catches = (np.concatenate([each[kind] for each in blocks])[len(chosen) :] for kind in (0, 1))
+    pairs = sum(len(each.slots) ** 2 for each in {each.signature for each in offered})
+    cost = np.array([description(each, pairs) for each in left])
+    worthy: list[Predicate] = []
+    while left:
+        before, after = (alarm, catch), (alarms | alarm, catches | catch)
+        saved = _label_bits(*before, judge.labels) - _label_bits(*after, judge.labels) - cost
+        saved[
+            judge.right(after[0][:, None], after[1][:, None]).sum(-1) <= judge.right(alarm[None], catch[None]).sum()
+        ] = 0
+        best = int(np.argmax(saved))
+        if saved[best] <= 0:
+            break
+        alarm, catch = after[0][best], after[1][best]
+        worthy.append(left[best])
+    return worthy
+
+
+def _label_bits(alarm: np.ndarray, catch: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """[...] bits that code the labels [N] of traces, given whether a model rejects a valid action or the last one of a
+    negative trace: [..., N] bool both."""
+    total = np.zeros(alarm.shape[:-1])
+    for kind in (alarm, catch & ~alarm, ~catch & ~alarm):
+        total += bits_to_code((kind & (labels == 1)).sum(-1), kind.sum(-1))
+    return total

@@ -120,10 +120,10 @@ def _occurrences(domain: Domain) -> dict[str, list[tuple[tuple[str, ...], Facts]
     """The objects of the actions of each schema that are applicable in some states, with these."""
     model = domain.model
     split: dict[str, tuple[str, ...]] = {}
-    objects = _objects(model)
+    objects = _objects([*model.atoms, *domain.always])
     found: dict[str, list[tuple[tuple[str, ...], Facts]]] = {}
     for true in domain.some_states(STATES):
-        facts = Facts(State(frozenset(model.spelled(true))), objects, split)
+        facts = Facts(State(frozenset([*model.spelled(true), *domain.always])), objects, split)
         for name, action in zip(model.names, model.actions):
             if not action.pre & ~true:
                 schema, named = arguments(name)
@@ -166,16 +166,16 @@ def _others(schema: str, lacking: str = "") -> ValueError:
     """`lacking`: a predicate that determines an argument, and of which the domain's states have no atom."""
     why = "the domain does not determine them, or determines other objects"
     if lacking:
-        why = f"its states have no atoms of {lacking!r} (read from PDDL files, they lack all atoms that never change)"
+        why = f"its states have no atoms of {lacking!r}"
     return ValueError(
         f"the arguments that the log leaves out of {schema!r} are not those of the domain's {schema!r}: {why}"
     )
 
 
-def _objects(model: ActionModel) -> dict[tuple[str, int], frozenset[str]]:
+def _objects(atoms: Sequence[str]) -> dict[tuple[str, int], frozenset[str]]:
     """The objects that each place of a predicate can have."""
     found: dict[tuple[str, int], set[str]] = {}
-    for name in model.atoms:
+    for name in atoms:
         predicate, named = arguments(name)
         for at, one in enumerate(named):
             found.setdefault((predicate, at), set()).add(one)

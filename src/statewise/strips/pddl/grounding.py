@@ -35,6 +35,8 @@ class Ground:
     model: ActionModel
     initial: Atoms
     goal: Atoms
+    always: tuple[str, ...] = ()
+    """Atoms that are true in every state, which the model leaves out, sorted."""
 
 
 @dataclass
@@ -119,7 +121,8 @@ def ground(task: Task, *, any_goal: bool = False) -> Ground:
     model = ActionModel(tuple(names), tuple(as_action(each) for each in kept))
     start = as_bits((atom, atom in task.initial) for atom in order)
     whole = pruned(Ground(model, start, as_bits(goal)))
-    return Ground(_numbered_variants(whole.model), whole.initial, whole.goal)
+    always_true = sorted({_spelled(atom) for atom in task.initial}.difference(whole.model.atoms))
+    return Ground(_numbered_variants(whole.model), whole.initial, whole.goal, tuple(always_true))
 
 
 def pruned(whole: Ground) -> Ground:

@@ -82,7 +82,7 @@ def _read(domain_path: Path, problem_path: Path, *, any_goal: bool) -> Problem:
         raise ValueError(f"{path}:{error.line}: {error}") from None
     except RecursionError:
         raise ValueError(f"{domain_path}, {problem_path}: nested too deeply to be read") from None
-    domain = Domain(str(problem_path), grounded.model, (grounded.initial,))
+    domain = Domain(str(problem_path), grounded.model, (grounded.initial,), grounded.always)
     return Problem(domain, grounded.initial, grounded.goal, (domain_path, problem_path))
 
 

@@ -19,6 +19,11 @@ from statewise.strips.model.model import ActionModel, Atoms
 
 PLANNERS = {"fast-downward": "up_fast_downward", "pyperplan": "up_pyperplan"}
 """Name in unified-planning, and the module that provides it; the first installed one is the default."""
+PARAMETERS = {
+    # Fast Downward looks for invariants of predicates, and takes seconds to minutes for many without arguments
+    "fast-downward": {"fast_downward_translate_options": ["--invariant-generation-max-time", "0"]}
+}
+"""Parameters of the planners."""
 
 
 class PlannerTimeout(ValueError):
@@ -109,7 +114,9 @@ def _solve(problem_data: dict[str, Any]) -> dict[str, Any]:
     model = ActionModel(tuple(atoms), made)
     initial, goal = (int(problem_data[name], 16) for name in ("initial", "goal"))
     problem = as_planning_problem(model, initial, goal, "task", atoms, actions)
-    with problem.environment.factory.OneshotPlanner(name=problem_data["planner"]) as planner:
+    with problem.environment.factory.OneshotPlanner(
+        name=problem_data["planner"], params=PARAMETERS.get(problem_data["planner"], {})
+    ) as planner:
         result = planner.solve(problem)
     if result.plan is not None:
         return {"status": "solved", "plan": [int(step.action.name[1:]) for step in result.plan.actions]}

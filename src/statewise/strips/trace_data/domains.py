@@ -29,6 +29,8 @@ class Domain:
     model: ActionModel
     start: tuple[Atoms, ...]
     """States from which every real state of the domain can be reached."""
+    always: tuple[str, ...] = ()
+    """Atoms that are true in every state and that the model leaves out, as grounding of PDDL does."""
 
     @cached_property
     def states(self) -> list[Atoms]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -203,24 +203,49 @@ class _Aimed(_Walker):
         return way
 
 
+NOISE = ("labels", "actions", "both", "steps")
+"""The kinds of noise."""
+
+
 def with_noise(clean: Traces, share: float, kind: str, seed: int) -> Traces:
-    """Adds noise to a share of the traces, drawn without replacement: kind `labels` flips the label, `actions` replaces
-    one action by another. Raises `ValueError` for another kind, for a share outside [0, 1], and if there is only one
-    action."""
-    if kind not in ("labels", "actions"):
-        raise ValueError(f"the kind of noise must be labels or actions, not {kind!r}")
+    """Adds noise to traces. The kind `labels` flips the label of a share of the traces, `actions` replaces one action
+    by another in a share of them; `both` flips the labels of a share and, in a share that is drawn separately, damages
+    one action; `steps` damages each action of all traces with the probability `share`. To *damage* an action is to
+    replace it by another, to leave it out, or to insert any other before it, equally often; the only action of a trace
+    is not left out. Shares of traces are drawn without replacement. Raises `ValueError` for another kind, for a share
+    outside [0, 1], and if there is only one action."""
+    if kind not in NOISE:
+        raise ValueError(f"the kind of noise must be one of {', '.join(NOISE)}, not {kind!r}")
     if not 0 <= share <= 1:
         raise ValueError(f"the noise must be a share from 0 to 1, not {share}")
-    if kind == "actions" and len(clean.actions) < 2:
+    if kind != "labels" and len(clean.actions) < 2:
         raise ValueError("there is only one action, which cannot be replaced by another")
-    rng = np.random.default_rng(seed)
+    rng, count = np.random.default_rng(seed), len(clean.actions)
     rows, labels = list(clean.rows), list(clean.labels)
-    for place in rng.choice(len(rows), round(share * len(rows)), replace=False):
-        if kind == "labels":
+
+    def chosen() -> Iterable[int]:
+        return rng.choice(len(rows), round(share * len(rows)), replace=False)
+
+    def other(action: int) -> int:
+        return (action + 1 + int(rng.integers(count - 1))) % count
+
+    def damaged(row: Sequence[int], at: int) -> Trace:
+        how = int(rng.integers(3))
+        kept = () if how == 1 and len(row) > 1 else (other(row[at]), row[at])[: 1 + (how == 2)]
+        return (*row[:at], *kept, *row[at + 1 :])
+
+    if kind in ("labels", "both"):
+        for place in chosen():
             labels[place] = 1 - labels[place]
-        else:
-            row = list(rows[place])
+    if kind in ("actions", "both"):
+        for place in chosen():
+            row = rows[place]
             at = int(rng.integers(len(row)))
-            row[at] = (row[at] + 1 + int(rng.integers(len(clean.actions) - 1))) % len(clean.actions)
-            rows[place] = tuple(row)
+            rows[place] = (*row[:at], other(row[at]), *row[at + 1 :]) if kind == "actions" else damaged(row, at)
+    if kind == "steps":
+        for place, row in enumerate(rows):
+            for at in range(len(row) - 1, -1, -1):  # from the end, since places before it stay
+                if rng.random() < share:
+                    row = damaged(row, at)
+            rows[place] = row
     return Traces(clean.actions, tuple(rows), tuple(labels))
