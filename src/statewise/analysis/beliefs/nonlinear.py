@@ -12,6 +12,7 @@ HIDDEN, STEPS, ROWS, RATE = 128, 1000, 256, 1e-2
 """Width of the hidden layer, steps of Adam, prefixes per step, and the first learning rate. It falls linearly to 0."""
 
 
+@torch.autocast("cpu", enabled=False)  # an analysis runs under the run's precision, whose casts of weights are kept
 def mlp_r2(
     features: np.ndarray, targets: np.ndarray, weights: np.ndarray, folds: np.ndarray, seed: int
 ) -> tuple[float, float]:
