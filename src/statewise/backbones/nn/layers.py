@@ -22,25 +22,21 @@ class _RootMeanSquare(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """(..., D), (D,) -> (..., D)."""
-        inverse = inverse_rms(x, eps).contiguous()  # the kernel below takes for granted that it is
-        ctx.save_for_backward(x, inverse, weight)
-        return (x * inverse).mul_(weight)
+        inverse = inverse_rms(x, eps)
+        unit = x * inverse
+        ctx.save_for_backward(unit, inverse, weight)
+        return unit * weight
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        """With n = x / rms and g the weighted gradient: dx = (g - n mean(g n)) / rms, dw = sum(gradient n).
-
-        By the kernel of LayerNorm, in one pass: for a mean of 0 it gives the same, but that it takes mean(g) off g.
-        """
-        x, inverse, weight = ctx.saved_tensors
-        width = x.shape[-1]
-        gradient = gradient.contiguous()
-        for_input, for_weight, _ = torch.ops.aten.native_layer_norm_backward(
-            gradient, x, [width], torch.zeros_like(inverse), inverse, weight, None, [True, True, False]
-        )
-        mean = torch.mv(gradient.view(-1, width), weight / width).view(inverse.shape)
-        return for_input.add_(mean.mul_(inverse)), for_weight, None
+        """With n = x / rms and g the weighted gradient: dx = (g - n mean(g n)) / rms, dw = sum(gradient n)."""
+        unit, inverse, weight = ctx.saved_tensors
+        weighted = gradient * unit
+        for_weight = weighted.reshape(-1, weighted.shape[-1]).sum(0)
+        along = weighted.mul_(weight).mean(-1, keepdim=True)
+        for_input = (gradient * weight).addcmul_(unit, along, value=-1).mul_(inverse)
+        return for_input, for_weight, None
 
 
 def inverse_rms(x: Tensor, eps: float) -> Tensor:
@@ -56,8 +52,7 @@ class RMSNorm(nn.RMSNorm):
         """(..., D) -> (..., D), in x's precision."""
         assert self.eps is not None
         weight = at_least_as_precise(self.weight, x)
-        by_hand = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # compiled, PyTorch's is fused
-        if x.device.type != "cpu" or x.dtype != weight.dtype or not by_hand:
+        if x.device.type != "cpu" or x.dtype != weight.dtype or not torch.is_grad_enabled():
             # Elsewhere PyTorch has a fused kernel, and without gradients it is faster.
             return F.rms_norm(x, list(self.normalized_shape), weight, self.eps)
         normed: Tensor = _RootMeanSquare.apply(x, weight, self.eps)  # type: ignore[no-untyped-call]
