@@ -139,7 +139,7 @@ class _Blockwise(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         query, key, value = ctx.saved_tensors
         (gradient,) = gradients
-        exact = torch.promote_types(query.dtype, torch.float32)
+        exact, scale = torch.promote_types(query.dtype, torch.float32), query.shape[-1] ** -0.5
         to_query = torch.empty_like(query)
         to_key, to_value = (torch.zeros(key.shape, dtype=exact, device=key.device) for _ in range(2))
         for one in reversed(ctx.blocks):
@@ -150,8 +150,8 @@ class _Blockwise(torch.autograd.Function):
             change = torch._softmax_backward_data(change, weights, -1, change.dtype)
             _scatter(to_value, torch.bmm(weights.transpose(1, 2), incoming), one)
             places = to_query[:, :, :, one.start : one.end]
-            places.copy_(_scaled(change, keys, keys.shape[-1]).view(places.shape))
-            _scatter(to_key, _scaled(change.transpose(1, 2), queries, keys.shape[-1]), one)
+            places.copy_(torch.bmm(change, keys).mul_(scale).view(places.shape))
+            _scatter(to_key, torch.bmm(change.transpose(1, 2), queries).mul_(scale), one)
         return to_query, to_key.to(key.dtype), to_value.to(value.dtype), None
 
 
@@ -179,7 +179,7 @@ def _scatter(into: Tensor, values: Tensor, block: _Block) -> None:
 
 def _weights(query: Tensor, keys: Tensor, block: _Block) -> Tensor:
     """(B * H, S * queries, keys): the attention of a block's queries."""
-    scores = _scaled(_queries(query, block), keys.transpose(1, 2), query.shape[-1])
+    scores = torch.bmm(_queries(query, block), keys.transpose(1, 2)).mul_(query.shape[-1] ** -0.5)
     whole = scores.view(*query.shape[:3], block.end - block.start, -1)
     at = 0
     for part, bias in zip(block.parts, block.bias):
@@ -188,9 +188,3 @@ def _weights(query: Tensor, keys: Tensor, block: _Block) -> Tensor:
             whole[..., at : at + size] += bias
         at += size
     return scores.softmax(-1)
-
-
-def _scaled(left: Tensor, right: Tensor, width: int) -> Tensor:
-    """The batched product over the square root of the heads' width."""
-    product = left.new_empty(len(left), left.shape[1], right.shape[2])
-    return torch.baddbmm(product, left, right, beta=0, alpha=width**-0.5, out=product)
