@@ -127,6 +127,24 @@ def test_bf16_is_near_float32():
         assert (got - wanted).norm() < 0.02 * wanted.norm()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_scores_stay_finite_in_blocks(dtype):
+    """A query takes the only key whose score is not far below the largest; nothing but the inputs is kept for that."""
+    query, key = torch.zeros(1, 1, 1, 40, 16), torch.zeros(1, 1, 1, 40, 16)
+    query[..., 0], key[0, 0, 0, 7, 0] = 300.0, 300.0
+    value = torch.arange(40.0)[:, None].expand(1, 1, 1, 40, 16)
+    parts = [part.to(dtype).clone().requires_grad_() for part in (query, key, value)]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part) or part, lambda part: part):
+        found = attend_blockwise(*parts, Pattern((INPUT,), Reach(None, -1)), block=8)
+    assert sum(part.numel() for part in kept) == 3 * found.numel()
+    torch.testing.assert_close(found[0, 0, 0, 7:], torch.full((33, 16), 7.0, dtype=dtype))
+    to_query, to_key, to_value = torch.autograd.grad(found.sum(), parts)
+    assert to_query.isfinite().all()
+    assert to_key.isfinite().all()
+    assert to_value[0, 0, 0, 7, 0] == 33
+
+
 def test_plain_attention_within_documents_is_the_one_stream_case():
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(2, 2, 20, 8, generator=generator) for _ in range(3)]

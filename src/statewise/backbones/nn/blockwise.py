@@ -120,50 +120,44 @@ def _bias(
 
 
 class _Blockwise(torch.autograd.Function):
-    """Softmax over the keys of all parts; the backward pass uses the output and the softmax's log-sum-exp."""
+    """Softmax over the keys of all parts. Its kernels read and write the dtype of the scores and compute in float32."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[_Block]) -> Tensor:
-        B, H, S, T, W = query.shape
         output = torch.empty_like(query)
-        exact = torch.promote_types(query.dtype, torch.float32)
-        log_sums = query.new_empty(B, H, S, T, dtype=exact)
         for one in reversed(blocks):  # most keys first: later blocks then fit into memory that earlier ones freed
-            scores = _scores(query, _gather(key, one), one)
-            top = scores.amax(dim=-1, keepdim=True)
-            weights = scores.sub_(top).exp_()
-            total = weights.sum(dim=-1, keepdim=True)
-            seen = torch.bmm(weights.to(query.dtype), _gather(value, one))
-            places = slice(one.start, one.end)
-            output[:, :, :, places] = (seen / total).view(B, H, S, -1, W)
-            log_sums[:, :, :, places] = (top + total.log()).view(B, H, S, -1)
-        ctx.save_for_backward(query, key, value, output, log_sums)
+            weights = _weights(query, _gather(key, one), one)
+            seen = torch.bmm(weights, _gather(value, one))
+            places = output[:, :, :, one.start : one.end]
+            places.copy_(seen.view(places.shape))
+        ctx.save_for_backward(query, key, value)
         ctx.blocks = blocks
         return output
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        query, key, value, output, log_sums = ctx.saved_tensors
+        query, key, value = ctx.saved_tensors
         (gradient,) = gradients
-        B, H, S, _, W = query.shape
-        exact = log_sums.dtype
+        exact, scale = torch.promote_types(query.dtype, torch.float32), query.shape[-1] ** -0.5
         to_query = torch.empty_like(query)
         to_key, to_value = (torch.zeros(key.shape, dtype=exact, device=key.device) for _ in range(2))
         for one in reversed(ctx.blocks):
-            places = slice(one.start, one.end)
             keys = _gather(key, one)
-            queries = query[:, :, :, places].reshape(B * H, -1, W)
-            weights = _scores(query, keys, one).sub_(log_sums[:, :, :, places].reshape(B * H, -1, 1)).exp_()
-            incoming, outgoing = (whole[:, :, :, places].reshape(B * H, -1, W) for whole in (gradient, output))
-            shift = (incoming.to(exact) * outgoing).sum(-1, keepdim=True)  # from the softmax's normalisation
-            change = torch.bmm(incoming, _gather(value, one).transpose(1, 2)).to(exact)
-            change = change.sub_(shift).mul_(weights).mul_(W**-0.5)
-            change = change.to(query.dtype)
-            _scatter(to_value, torch.bmm(weights.to(query.dtype).transpose(1, 2), incoming), one)
-            to_query[:, :, :, places] = torch.bmm(change, keys).view(B, H, S, -1, W)
-            _scatter(to_key, torch.bmm(change.transpose(1, 2), queries), one)
+            queries, incoming = (_queries(whole, one) for whole in (query, gradient))
+            weights = _weights(query, keys, one)
+            change = torch.bmm(incoming, _gather(value, one).transpose(1, 2))
+            change = torch._softmax_backward_data(change, weights, -1, change.dtype)
+            _scatter(to_value, torch.bmm(weights.transpose(1, 2), incoming), one)
+            places = to_query[:, :, :, one.start : one.end]
+            places.copy_(torch.bmm(change, keys).mul_(scale).view(places.shape))
+            _scatter(to_key, torch.bmm(change.transpose(1, 2), queries).mul_(scale), one)
         return to_query, to_key.to(key.dtype), to_value.to(value.dtype), None
+
+
+def _queries(tensor: Tensor, block: _Block) -> Tensor:
+    """(B * H, S * queries, W): the block's places of all streams."""
+    return tensor[:, :, :, block.start : block.end].flatten(2, 3).flatten(0, 1)
 
 
 def _gather(tensor: Tensor, block: _Block) -> Tensor:
@@ -183,16 +177,14 @@ def _scatter(into: Tensor, values: Tensor, block: _Block) -> None:
         at += size
 
 
-def _scores(query: Tensor, keys: Tensor, block: _Block) -> Tensor:
-    """(B * H, S * queries, keys) in float32 or more precise, masked."""
-    B, H, S, _, W = query.shape
-    queries = query[:, :, :, block.start : block.end].reshape(B * H, -1, W)
-    scores = torch.bmm(queries, keys.transpose(1, 2)).to(torch.promote_types(query.dtype, torch.float32)).mul_(W**-0.5)
-    whole = scores.view(B, H, S, block.end - block.start, -1)
+def _weights(query: Tensor, keys: Tensor, block: _Block) -> Tensor:
+    """(B * H, S * queries, keys): the attention of a block's queries."""
+    scores = torch.bmm(_queries(query, block), keys.transpose(1, 2)).mul_(query.shape[-1] ** -0.5)
+    whole = scores.view(*query.shape[:3], block.end - block.start, -1)
     at = 0
     for part, bias in zip(block.parts, block.bias):
         size = part.end - part.start
         if bias is not None:
             whole[..., at : at + size] += bias
         at += size
-    return scores
+    return scores.softmax(-1)
