@@ -12,7 +12,8 @@ HIDDEN, STEPS, ROWS, RATE = 128, 1000, 256, 1e-2
 """Width of the hidden layer, steps of Adam, prefixes per step, and the first learning rate. It falls linearly to 0."""
 
 
-@torch.autocast("cpu", enabled=False)  # an analysis runs under the run's precision, whose casts of weights are kept
+# An analysis runs under the precision of the run, whose casts of weights are kept.
+@torch.autocast("cpu", enabled=False)  # type: ignore[untyped-decorator]
 def mlp_r2(
     features: np.ndarray, targets: np.ndarray, weights: np.ndarray, folds: np.ndarray, seed: int
 ) -> tuple[float, float]:
