@@ -21,8 +21,9 @@ feed-forward part; h heads; c bytes of a value in the training precision (bf16 2
       and output, 2 c N H; ReLU: its output. Attention written out as products: its weights, c N h max(T, 16). Attention
       by blocks or by the fused kernel: its output, c N D, and a number per head, 4 N h. Two streams are twice the tokens;
       of the last block, only the stream that is read.
-    - of the last norm: 4 N D. Of a recurrent layer, in float32: input, output, and gates and cell state: 28 N D for an
-      LSTM, 24 N D for a GRU.
+    - of the last norm: 4 N D.
+    - of a recurrent layer, in float32: input and output, 8 N D, and what oneDNN keeps for an LSTM, 62 N D; gates and cell
+      states alone would be 20. Of a GRU, gates and the product of the state: 16 N D.
     - of a vocabulary head, for n scored columns: its input, c n D. All logits at once: log-probabilities, 4 n V. In
       blocks: the gradient of the input, 4 n D, and that of the matrix, 4 V D, computed in the forward pass.
     - of a rollout step of next-latent prediction, E the state's width, G the width inside the dynamics network: the state
@@ -34,6 +35,7 @@ feed-forward part; h heads; c bytes of a value in the training precision (bf16 2
       logit of a block (of divergences three times 4, and c), and the product of a block that is added to the matrix's
       gradient, c V D.
     - the pair loss: three blocks of `pair_loss.BLOCK` bytes.
+    - the backward pass of an LSTM: oneDNN's scratch memory, 24 N D, and the gradients of input and output, 8 N D.
     - the backward pass of a block: gradients of the feed-forward part, 3 c N H, of residual stream and norm, 12 N D.
     - a second gradient of the largest matrix before it is added to the first, 4 for each value.
     - Muon: five tensors of all matrices that are orthogonalised together, 4 for each value.
@@ -50,7 +52,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler would print about itself
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch's profiler would print about itself
 
 import own_process
 import torch
@@ -145,6 +147,7 @@ def need(objective: Objective, recipe: Recipe, part: Batch, size: int) -> Need:
     """The formula, for a value of `size` bytes in the training precision."""
     N, T = part.tokens.numel(), part.tokens.shape[1]
     config: Any = recipe.backbone.config
+    D = config.width
     matrices = [each for each in objective.parameters() if each.dim() == 2]
     values = sum(each.numel() for each in objective.parameters())
     of_muon = hidden_matrices(objective) if recipe.trainer.optimizer == "muon" else []
@@ -155,7 +158,7 @@ def need(objective: Objective, recipe: Recipe, part: Batch, size: int) -> Need:
     temporary = max(
         [temporary for _, temporary in heads]
         + [4.0 * max(each.numel() for each in matrices), 20.0 * min(STACK, orthogonal)]
-        + ([3.0 * size * N * config.hidden_width + 12 * N * config.width] if isinstance(config, BlockConfig) else [])
+        + ([3.0 * size * N * config.hidden_width + 12 * N * D] if isinstance(config, BlockConfig) else [32.0 * N * D])
     )
     return Need(weights, encoders * body(objective, config, part, N, T, size) + sum(kept for kept, _ in heads), temporary)
 
@@ -164,7 +167,7 @@ def body(objective: Objective, config: Any, part: Batch, N: int, T: int, c: int)
     """Activations of one backbone."""
     D = config.width
     if not isinstance(config, BlockConfig):
-        return float((28 if config.cell == "lstm" else 24) * N * D * config.layers)
+        return float((8 + (62 if config.cell == "lstm" else 16)) * N * D * config.layers)
     keys = min(T, getattr(config, "chunk", T))
     streams = max(len(getattr(module, "streams", ("input",))) for module in objective.modules())
     limit = WRITTEN_OUT_UP_TO[torch.bfloat16 if c == 2 else torch.float32]
@@ -294,6 +297,8 @@ def main(words: Sequence[str] | None = None) -> int:
     size = 2 if precision == "bf16" else 4
     names = [given.only] if given.only else SMOKE if bench.smoke else recipe_names()
     print(f"{machine.processor_name()}, {precision}; MB")
+    if not (bench.smoke or given.only):
+        check(precision)  # first: a child inherits its parent's peak
     print(f"{'recipe':22} {'weights':>9} {'activations':>11} {'kept':>7} {'temporary':>9} {'need':>8} {'peak':>8} ratio")
     ratios = {}
     for name in names:
@@ -306,8 +311,6 @@ def main(words: Sequence[str] | None = None) -> int:
             f"{formula.temporary / 1e6:9.1f} {formula.total / 1e6:8.1f} {found.peak / 1e6:8.1f} {ratios[name]:5.2f}",
             flush=True,
         )
-    if not (bench.smoke or given.only):
-        check(precision)
     worst = max(ratios, key=ratios.__getitem__)
     print(f"  median over {len(ratios)} recipes: {statistics.median(ratios.values()):.2f}")
     bench.at_most(f"peak of a step / need by formula, worst recipe ({worst})", ratios[worst], BAR)
@@ -318,8 +321,8 @@ def check(precision: str) -> None:
     """Prints the count beside the resident memory of a process, for a recipe at its own size."""
     name = "path-star-small"
     recipe = read_recipe(recipe_text(name), ["--trainer.keep=null"])
-    found, _ = measured(recipe, task_data(recipe), precision)
     grown = own_process.call(resident, name, precision, torch.get_num_threads())
+    found, _ = measured(recipe, task_data(recipe), precision)
     print(f"  {name} at its own size: {found.peak / 1e6:.0f} MB counted, {grown / 1e6:.0f} MB of a process")
 
 
