@@ -3,7 +3,7 @@
 python benchmarks/step_memory.py [--precision fp32|bf16] [--only RECIPE]
 
 The step is that of the training loop, on a CPU. Large models are measured with less width and at most three layers, on
-some 1,000 tokens; the formula has the same terms at every size. Recipes whose data are not on this machine are measured
+some 500 tokens; the formula has the same terms at every size. Recipes whose data are not on this machine are measured
 on random tokens. All bytes of tensors are counted as PyTorch's allocator hands them out, from the first parameter on;
 the peak is that of the second step. Batches, which are NumPy's, are not counted. One recipe is also measured by the
 resident memory of a process, to check the count: memory that is freed and not handed out again, and what libraries
@@ -77,10 +77,10 @@ from statewise.training.schedule import Schedule
 from statewise.training.trainer import Listener, Trainer
 
 BAR = 1.3
-TOKENS = 1024
+TOKENS = 512
 """About so many tokens are in a batch."""
 LAYERS = 3
-WIDTH = 400
+WIDTH = 256
 """Wider models are measured with a half, a quarter ... of their width."""
 RANDOM = {"manhattan": 4580, "sequences-small": 4600, "stories-small": 1000, "tinystories": 1000}
 """Vocabularies of recipes whose data are elsewhere; of others, of text, it is `TEXT`."""
