@@ -187,6 +187,7 @@ def _loss_of_block(
     if smoothing:
         excess -= smoothing / excess.shape[1]
     excess = excess.to(x.dtype)
+    del log_probs  # most of a block's memory, which the products below need
     if of_readout is not None:
         of_readout[block] = torch.mm(excess, matrix) * counts
     if of_weight is not None:
@@ -202,8 +203,9 @@ def _divergence_of_block(
 ) -> Tensor:
     exact = torch.promote_types(matrix.dtype, torch.float32)
     log_ahead, log_known = (torch.log_softmax(torch.mm(side, matrix.t()), -1, dtype=exact) for side in vectors)
-    known = log_known.exp()
-    excess = known * (log_known - log_ahead)
+    excess = log_known - log_ahead
+    known = log_known.exp_()
+    excess *= known
     divergence = excess.sum(-1, keepdim=True)
     counts = counted[block][:, None]
     of_ahead, of_known, of_weight = gradients

@@ -5,7 +5,14 @@ import torch
 from doubles import rotate
 from torch.autograd import gradcheck
 
-from statewise.backbones.nn.attention import attend, attend_fused, attend_written_out, rotary_angles, split_heads
+from statewise.backbones.nn.attention import (
+    KEPT_ONCE_FROM,
+    attend,
+    attend_fused,
+    attend_written_out,
+    rotary_angles,
+    split_heads,
+)
 from statewise.backbones.nn.masks import causal, causal_within_documents, positions_within_documents
 
 WAYS = {"written out": attend_written_out, "fused": attend_fused, "chosen": attend}
@@ -60,6 +67,25 @@ def test_a_single_query_in_bf16():
         assert found.dtype == torch.bfloat16
         exact = slow_twin(*tensors, allowed.expand(2, 1, 9))
         torch.testing.assert_close(found.double(), exact, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("keys", [20, 40])
+def test_gradients_in_bfloat16_are_those_of_float64_up_to_rounding(keys):
+    tensors = [tensor.bfloat16().detach().requires_grad_() for tensor in inputs(keys, keys)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor.dtype)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        found = attend_written_out(*tensors)
+    assert (torch.float32 in kept) == (keys < KEPT_ONCE_FROM)
+    along = torch.randn_like(found)
+    ours = torch.autograd.grad(found, tensors, along)
+    for one, other in zip(ours, torch.autograd.grad(attend_written_out(*exact), exact, along.double())):
+        assert (one - other).norm() < 0.02 * other.norm()
 
 
 def test_written_out_passes_gradcheck():
