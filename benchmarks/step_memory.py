@@ -19,7 +19,7 @@ feed-forward part; h heads; c bytes of a value in the training precision (bf16 2
     - of a block: the inputs of its two norms or what they make of them, 8 N D; the inputs of three matrices, 3 c N D;
       queries, keys, values, 3 c N D; SwiGLU: gate, other half, SiLU of the gate, their product, 4 c N H; GELU: its
       input and output, 2 c N H; ReLU: its output. Attention written out as products: its weights, c N h max(T, 16).
-      Attention by blocks or by the fused kernel: its output, c N D, and a number per head, 4 N h. Two streams: twice the
+      Attention by blocks or a fused kernel: its output, c N D, and a number per head, 4 N h. Two streams: twice the
       tokens; of the last block, only the stream that is read.
     - of the last norm: 4 N D.
     - of a recurrent layer, in float32: input and output, 8 N D, and what oneDNN keeps for an LSTM, 62 N D; gates and
