@@ -17,23 +17,23 @@ feed-forward part; h heads; c bytes of a value in the training precision (bf16 2
 - copies: in bf16, 2 for each value of a matrix that products read.
 - activations, what the forward pass must keep for the backward pass:
     - of a block: the inputs of its two norms or what they make of them, 8 N D; the inputs of three matrices, 3 c N D;
-      queries, keys, values, 3 c N D; SwiGLU: gate, other half, SiLU of the gate, their product, 4 c N H; GELU: its input
-      and output, 2 c N H; ReLU: its output. Attention written out as products: its weights, c N h max(T, 16). Attention
-      by blocks or by the fused kernel: its output, c N D, and a number per head, 4 N h. Two streams are twice the tokens;
-      of the last block, only the stream that is read.
+      queries, keys, values, 3 c N D; SwiGLU: gate, other half, SiLU of the gate, their product, 4 c N H; GELU: its
+      input and output, 2 c N H; ReLU: its output. Attention written out as products: its weights, c N h max(T, 16).
+      Attention by blocks or a fused kernel: its output, c N D, and a number per head, 4 N h. Two streams: twice the
+      tokens; of the last block, only the stream that is read.
     - of the last norm: 4 N D.
-    - of a recurrent layer, in float32: input and output, 8 N D, and what oneDNN keeps for an LSTM, 62 N D; gates and cell
-      states alone would be 20. Of a GRU, gates and the product of the state: 16 N D.
+    - of a recurrent layer, in float32: input and output, 8 N D, and what oneDNN keeps for an LSTM, 62 N D; gates and
+      cell states alone would be 20. Of a GRU, gates and the product of the state: 16 N D.
     - of a vocabulary head, for n scored columns: its input, c n D. All logits at once: log-probabilities, 4 n V. In
       blocks: the gradient of the input, 4 n D, and that of the matrix, 4 V D, computed in the forward pass.
-    - of a rollout step of next-latent prediction, E the state's width, G the width inside the dynamics network: the state
-      twice, (4 + c) N E; the hidden layers, 5 c N G; the divergence: as a vocabulary head, without the matrix.
-    - of the pair loss, G the width of the text head: both states, 2 c N D; their projections and the gradients of these,
-      2 (c + 4) N G; the gradients of the head's matrices, 4 for each value.
+    - of a rollout step of next-latent prediction, E the state's width, G the width inside the dynamics network: the
+      state twice, (4 + c) N E; the hidden layers, 5 c N G; the divergence: as a vocabulary head, without the matrix.
+    - of the pair loss, G the width of the text head: both states, 2 c N D; their projections and the gradients of
+      these, 2 (c + 4) N G; the gradients of the head's matrices, 4 for each value.
 - the largest temporary of:
-    - a vocabulary head: log-probabilities' gradient and the logits', 8 bytes for each logit; in blocks, (4 + c) for each
-      logit of a block (of divergences three times 4, and c), and the product of a block that is added to the matrix's
-      gradient, c V D.
+    - a vocabulary head: log-probabilities' gradient and the logits', 8 bytes for each logit; in blocks, (4 + c) for
+      each logit of a block (of divergences three times 4, and c), and the product of a block that is added to the
+      matrix's gradient, c V D.
     - the pair loss: three blocks of `pair_loss.BLOCK` bytes.
     - the backward pass of an LSTM: oneDNN's scratch memory, 24 N D, and the gradients of input and output, 8 N D.
     - the backward pass of a block: gradients of the feed-forward part, 3 c N H, of residual stream and norm, 12 N D.
@@ -45,6 +45,7 @@ Column *kept* is what `statewise train --dry-run` predicts for activations: what
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import sys
@@ -160,7 +161,9 @@ def need(objective: Objective, recipe: Recipe, part: Batch, size: int) -> Need:
         + [4.0 * max(each.numel() for each in matrices), 20.0 * min(STACK, orthogonal)]
         + ([3.0 * size * N * config.hidden_width + 12 * N * D] if isinstance(config, BlockConfig) else [32.0 * N * D])
     )
-    return Need(weights, encoders * body(objective, config, part, N, T, size) + sum(kept for kept, _ in heads), temporary)
+    return Need(
+        weights, encoders * body(objective, config, part, N, T, size) + sum(kept for kept, _ in heads), temporary
+    )
 
 
 def body(objective: Objective, config: Any, part: Batch, N: int, T: int, c: int) -> float:
@@ -187,8 +190,9 @@ def head_terms(objective: Objective, part: Batch, c: int) -> Iterator[tuple[floa
     if kind == "BeliefState":
         text_head: Any = objective.head
         G, D = text_head.first.out_features, text_head.first.in_features / 2
-        yield 2.0 * c * N * D + 2 * (c + 4) * N * G + 4 * sum(each.numel() for each in text_head.parameters()), 3.0 * (
-            PAIR_BLOCK["cpu"]
+        yield (
+            2.0 * c * N * D + 2 * (c + 4) * N * G + 4 * sum(each.numel() for each in text_head.parameters()),
+            3.0 * (PAIR_BLOCK["cpu"]),
         )
         return
     if kind not in ("NextToken", "NextLatent"):
@@ -201,7 +205,10 @@ def head_terms(objective: Objective, part: Batch, c: int) -> Iterator[tuple[floa
     whole = fits_whole(readings * n, V, torch.device("cpu"))
     block = min(n, rows_of_block(V, torch.device("cpu"))) * V
     product = float(c * V * D)
-    yield c * n * D + (4 * n * V if whole else 4 * n * D + 4 * V * D), 8.0 * n * V if whole else (4 + c) * block + product
+    yield (
+        c * n * D + (4 * n * V if whole else 4 * n * D + 4 * V * D),
+        8.0 * n * V if whole else (4 + c) * block + product,
+    )
     for _ in range(steps):
         dynamics: Any = objective.dynamics
         E, G = dynamics.widths[1], dynamics.first.out_features
@@ -230,10 +237,8 @@ def measured(recipe: Recipe, data: Data, precision: str) -> tuple[Found, Objecti
 
     with profile(profile_memory=True) as profiled:
         objective = make_objective(recipe, data)
-        try:
+        with contextlib.suppress(Enough):
             trainer(objective, recipe, data, precision, after).train()
-        except Enough:
-            pass
     held = peak = 0
     for event in sorted(profiled.kineto_results.events(), key=lambda event: event.start_ns()):
         if event.name() == "step 1 is done":
@@ -280,10 +285,8 @@ def resident(name: str, precision: str, threads: int) -> float:
         if step == 3:
             raise Enough
 
-    try:
+    with contextlib.suppress(Enough):
         trainer(make_objective(recipe, data), recipe, data, precision, after).train()
-    except Enough:
-        pass
     return 2**20 * (own_process.peak() - before)
 
 
@@ -299,7 +302,9 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"{machine.processor_name()}, {precision}; MB")
     if not (bench.smoke or given.only):
         check(precision)  # first: a child inherits its parent's peak
-    print(f"{'recipe':22} {'weights':>9} {'activations':>11} {'kept':>7} {'temporary':>9} {'need':>8} {'peak':>8} ratio")
+    print(
+        f"{'recipe':22} {'weights':>9} {'activations':>11} {'kept':>7} {'temporary':>9} {'need':>8} {'peak':>8} ratio"
+    )
     ratios = {}
     for name in names:
         recipe, data = reduced(name)
