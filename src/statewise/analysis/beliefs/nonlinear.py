@@ -45,11 +45,11 @@ def mlp_r2(
         adam.step()
         schedule.step()
     with torch.no_grad():
-        predicted = predict(x.expand(G, -1, -1)).double().numpy()
+        predicted = predict(x.expand(G, -1, -1)).numpy().astype(np.float64)
     others, known = np.zeros_like(predicted[0]), folds >= 0
     for group, out in enumerate(left_out[1:], 1):
         others[out] = predicted[group][out]
-    truth = y.double().numpy()
+    truth = y.numpy().astype(np.float64)
     return r2(predicted[0], truth, weights), r2(others[known], truth[known], weights[known])
 
 

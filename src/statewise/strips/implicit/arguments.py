@@ -85,10 +85,13 @@ class _Occurrence:
     before: Facts
     changed: frozenset[str]
     """The objects of the atoms that change, which the action does not name."""
+    named_changed: frozenset[str]
+    """Those that it names."""
     example: str
     """One of these atoms."""
-    properties: Mapping[str, tuple[frozenset[str], frozenset[str]]]
-    """The objects of which each predicate of one argument is true before, and after; empty where that is not known."""
+    properties: Mapping[str, tuple[int, frozenset[tuple[str, ...]], frozenset[tuple[str, ...]]]]
+    """The number of arguments of each predicate of one or two, and the objects of which it is true before, and after;
+    empty where that is not known."""
 
 
 def with_arguments(
@@ -173,7 +176,7 @@ def _occurrences(
     observed: Observed, facts: Sequence[Sequence[Facts | None]], shown: Mapping[str, int]
 ) -> dict[str, list[_Occurrence]]:
     found: dict[str, list[_Occurrence]] = {schema: [] for schema in shown}
-    unary = [name for name, count in observed.predicates.items() if count == 1 and name in observed.complete]
+    small = {name: n for name, n in observed.predicates.items() if n in (1, 2) and name in observed.complete}
     for place, row in enumerate(observed.traces.rows):
         for at, action in enumerate(row):
             before = facts[place][at]
@@ -182,33 +185,44 @@ def _occurrences(
             schema, objects = arguments(observed.traces.actions[action])
             one, other = observed.states[place][at], observed.states[place][at + 1]
             changed: frozenset[str] = frozenset()
+            named_changed: frozenset[str] = frozenset()
             example, properties = "", {}
             if one is not None and other is not None:
                 atoms = [name for name in one.true ^ other.true if name.split()[0] in observed.complete]
-                changed = frozenset(each for name in atoms for each in arguments(name)[1]) - {*objects}
+                all_changed = frozenset(each for name in atoms for each in arguments(name)[1])
+                changed, named_changed = all_changed - {*objects}, all_changed & {*objects}
                 example = min((name for name in atoms if changed.intersection(arguments(name)[1])), default="")
                 true, after = ([name.split() for name in state.true] for state in (one, other))
                 properties = {
                     name: (
-                        frozenset(rest[0] for head, *rest in true if head == name),
-                        frozenset(rest[0] for head, *rest in after if head == name),
+                        count,
+                        frozenset(tuple(rest) for head, *rest in true if head == name),
+                        frozenset(tuple(rest) for head, *rest in after if head == name),
                     )
-                    for name in unary
+                    for name, count in small.items()
                 }
-            found[schema].append(_Occurrence(place, objects, before, changed, example, properties))
+            found[schema].append(_Occurrence(place, objects, before, changed, named_changed, example, properties))
     return found
 
 
 def _chosen(terms: Sequence[Term], arity: int, occurrences: Sequence[_Occurrence], schema: str) -> dict[int, str]:
     """The terms that effects need, with those that define them: the fewest that name all objects that change."""
-    missing = [set(each.changed) for each in occurrences]
+    # What a named argument changes at some occurrences and not at others is changed by way of another term, if any is.
+    contradictions = [_contradictions(term, occurrences, at if at < arity else None) for at, term in enumerate(terms)]
+    certain = [term for term, count in zip(terms[:arity], contradictions) if not count]
+    doubtful = [each.named_changed - {term.values[place] for term in certain} for place, each in enumerate(occurrences)]
+    needed = [each.changed | more for each, more in zip(occurrences, doubtful)]
+    missing = [set(each) for each in needed]
     chosen: list[int] = []
     while any(missing):
         scores = [
             (
-                sum(value in lacking for value, lacking in zip(term.values, missing)),
-                -_contradictions(term, occurrences),
-                sum(value in each.changed for value, each in zip(term.values, occurrences)),
+                sum(
+                    value in lacking and not (contradictions[at] and value in more)
+                    for value, lacking, more in zip(term.values, missing, doubtful)
+                ),
+                -contradictions[at],
+                sum(value in changed for value, changed in zip(term.values, needed)),
                 -at,
             )
             for at, term in enumerate(terms)
@@ -219,6 +233,8 @@ def _chosen(terms: Sequence[Term], arity: int, occurrences: Sequence[_Occurrence
         chosen.append(-best[3])
         for lacking, value in zip(missing, terms[chosen[-1]].values):
             lacking.discard(value)
+    for lacking, more in zip(missing, doubtful):
+        lacking -= more
     changing = [each for each in occurrences if each.changed]
     common = frozenset.intersection(*(each.changed for each in changing)) if changing else frozenset()
     for lacking, each in zip(missing, occurrences):
@@ -229,24 +245,36 @@ def _chosen(terms: Sequence[Term], arity: int, occurrences: Sequence[_Occurrence
                 f"determines {min(lacking - common)!r}: an implicit argument must be the only object for which an "
                 "observed atom is true. Give states with more predicates, or actions with more arguments"
             )
+    reached = [{terms[other].values[place] for other in chosen} for place in range(len(occurrences))]
     for at in reversed(chosen):
         rest = [other for other in chosen if other != at]
         if all(
-            each.changed - lacking <= {terms[other].values[place] for other in rest}
-            for place, (lacking, each) in enumerate(zip(missing, occurrences))
+            (named & reachable) - lacking <= {terms[other].values[place] for other in rest}
+            for place, (lacking, named, reachable) in enumerate(zip(missing, needed, reached))
         ):
             chosen = rest
     return _closed(terms, arity, dict.fromkeys(chosen, "effect"))
 
 
-def _contradictions(term: Term, occurrences: Sequence[_Occurrence]) -> int:
-    """The number of predicates of one argument that change for the term's object at some occurrences and, from the same
-    value, not at others: such an object is not what the action changes."""
-    seen: dict[str, set[tuple[bool, bool]]] = {}
+def _contradictions(term: Term, occurrences: Sequence[_Occurrence], named: int | None) -> int:
+    """The number of atoms, of the object alone or with one that the action names, that change at some occurrences
+    and, from the same value, not at others: such an object is not what the action changes. `named`: the argument that
+    the term is, if the action names it.
+
+    Where another argument is the same object, a change may be that argument's, and an atom that stays true may be
+    deleted by one and added by the other."""
+    seen: dict[tuple[str, int], set[tuple[bool, bool, bool]]] = {}
     for value, each in zip(term.values, occurrences):
-        for name, (before, after) in each.properties.items():
-            seen.setdefault(name, set()).add((value in before, value in after))
-    return sum({(was, not was), (was, was)} <= changes for changes in seen.values() for was in (False, True))
+        others = [one for at, one in enumerate(each.objects) if at != named]
+        for name, (count, before, after) in each.properties.items():
+            pairs = [(value,)] if count == 1 else [pair for one in others for pair in ((value, one), (one, value))]
+            for number, objects in enumerate(pairs):
+                change = (objects in before, objects in after, value in others)
+                seen.setdefault((name, number), set()).add(change)
+    added = [
+        (False, True, False) in some and any(not was and not now for was, now, _ in some) for some in seen.values()
+    ]
+    return sum(added) + sum({(True, False, False), (True, True, False)} <= some for some in seen.values())
 
 
 def _closed(terms: Sequence[Term], arity: int, chosen: Mapping[int, str]) -> dict[int, str]:
