@@ -62,7 +62,7 @@ class GPT(Branching, Counted, Followed, Hookable):
 
     @override
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
-        alone = tokens.shape[1] == 1 and counts is None
+        alone = tokens.shape[1] == 1 and counts is None and not self.training
         if self._one_row is None or not alone or not self._one_row.fits(cache):
             return self._extend(tokens, cache, counts)[0]
         check_context(cache, 1, counts, self.context)
@@ -99,7 +99,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         parts = [part.weight for part in self.modules() if isinstance(part, nn.Linear | TokenEmbedding)]
         store_by_columns(weight for weight in parts if weight is not None)
         blocks = [block for block in self.blocks if isinstance(block, Block)]
-        self._one_row = OneRow(self.config, blocks, self.norm, self.head_weight())
+        self._one_row = OneRow(self.config, blocks, self.norm, self.head_weight(), self)
 
     @property
     @override
@@ -111,6 +111,12 @@ class GPT(Branching, Counted, Followed, Hookable):
         self._one_row = None  # its weights are about to be replaced
         applied: Self = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         return applied
+
+    @override
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *others: Any) -> None:
+        if local_metadata.get("assign_to_params_buffers"):
+            self._one_row = None
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
 
     @override
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:

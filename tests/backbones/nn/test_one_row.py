@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -144,6 +145,39 @@ def test_changed_values_are_read():
                 parameter.mul_(0.9)
     with torch.inference_mode():
         torch.testing.assert_close(decode(fast), decode(plain), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_loaded_weights_are_read(assign):
+    plain, fast = make(False), make()
+    halved = {name: value / 2 for name, value in plain.state_dict().items()}
+    plain.load_state_dict(halved)
+    fast.load_state_dict(halved, assign=assign)
+    with torch.inference_mode():
+        torch.testing.assert_close(decode(fast), decode(plain), rtol=0, atol=1e-12)
+
+
+def test_a_pickled_model_takes_the_blocks(steps):
+    fast = make()
+    loaded = pickle.loads(pickle.dumps(fast))
+    with torch.inference_mode():
+        found = decode(loaded)
+        assert not steps
+        torch.testing.assert_close(found, decode(fast), rtol=0, atol=1e-12)
+
+
+def test_dropout_and_hooks_on_what_the_path_replaces_take_the_blocks(steps):
+    model, calls = make(dropout=0.5, positions="learned"), []
+    with torch.inference_mode():
+        for part in (model.positions, model.dropout):
+            handle = part.register_forward_hook(lambda *_: calls.append(1))
+            read(model, model.make_cache(1), 0, 2)
+            handle.remove()
+        assert len(calls) == 4
+        read(model.train(), model.make_cache(1), 0, 2)
+        assert not steps
+        read(model.eval(), model.make_cache(1), 0, 2)
+    assert steps == [0, 1]
 
 
 @pytest.mark.parametrize("change", [{"attention": "stick_breaking"}, {"dtype": torch.bfloat16}])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -143,19 +142,23 @@ class OneRow:
     """The blocks of a GPT, for one token of one row on a CPU. The weights are those of the blocks, also after a change
     of their values, but not after a change of their type or place."""
 
-    def __init__(self, config: BlockConfig, blocks: Iterable[Block], norm: nn.Module, head: Tensor) -> None:
-        """`norm`: the one after the last block; `head` (V, D): the matrix of the vocabulary head."""
-        blocks = list(blocks)
+    def __init__(
+        self, config: BlockConfig, blocks: Iterable[Block], norm: nn.Module, head: Tensor, model: nn.Module
+    ) -> None:
+        """`norm`: the one after the last block; `head` (V, D): the matrix of the vocabulary head; `model`: all whose
+        parts may have hooks."""
         self.heads, self.width, self.kind = config.heads, config.width // config.heads, config.mlp
         self.turns = config.positions == "rope"
         self.layers, self.norm, self.head = [_Layer(block) for block in blocks], _norm(norm), product_with(head)
         self.dtype = head.dtype
         self.attend = _attend if numpy_has_one_thread() else _attend_fused
-        parts = [*chain.from_iterable(block.modules() for block in blocks), norm]
-        self._hooks: list[Any] = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+        self._hooks: list[Any] = [
+            hooks for part in model.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)
+        ]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """A copy of a model has weights of its own, which are not prepared."""
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """None in a copied or pickled model, whose weights are others."""
+        return type(None), ()
 
     def exact(self) -> bool:
         """Whether products may be these: without gradients, and in the weights' precision."""

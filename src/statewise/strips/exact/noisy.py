@@ -193,7 +193,7 @@ def explaining(
     chosen: Sequence[Predicate], offered: Sequence[Predicate], judge: Judge, clock: Clock
 ) -> list[Predicate]:
     """The elementary predicates of `offered` that explain more traces and are worth their description, in addition to
-    those `chosen` and to each other, the best first. None if there is no time to weigh them."""
+    those `chosen` and to each other, the best first; no predicates if there is no time to weigh them."""
     left = [each for each in offered if not any(other.covers(each) for other in chosen)]
     blocks: list[tuple[np.ndarray, np.ndarray]] = []
     for some in (chosen, *(left[first : first + AT_ONCE] for first in range(0, len(left), AT_ONCE))):
