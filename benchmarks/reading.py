@@ -22,7 +22,7 @@ from timing import Benchmark
 
 from statewise.tasks.own_files.inspection import inspect
 from statewise.tasks.own_files.layout import SequenceFile
-from statewise.tasks.own_files.log import read_log
+from statewise.tasks.own_files.reading import read_log
 
 COLUMNS = {"column": "activity", "group": "case", "order": "timestamp"}
 

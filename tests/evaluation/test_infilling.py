@@ -12,7 +12,8 @@ from command_line import called
 from doubles import MarkovPredictor, small_stories
 
 from statewise.cli import main
-from statewise.evaluation.infilling import Filled, referee
+from statewise.decoding import make_decoder
+from statewise.evaluation.infilling import Filled, fill_gaps, referee
 from statewise.model.model import load_model
 from statewise.run import Run, report_of
 
@@ -144,6 +145,8 @@ def test_another_model_ranks_the_candidates(runs, tmp_path, capsys):
         code, _, err = called(capsys, *given, *more)
         assert (code, message in err) == (2, True), err
     assert not out.exists()
+    with model.asking() as predictor, pytest.raises(ValueError, match="goal_search or beam"):
+        list(fill_gaps(predictor, model.task, make_decoder("greedy"), model.task.goals(1), choose=lambda *given: 0))
 
 
 @pytest.mark.slow

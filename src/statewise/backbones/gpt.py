@@ -91,7 +91,7 @@ class GPT(Branching, Counted, Followed, Hookable):
     def prepare_one_row(self) -> None:
         """Makes passes without gradients over one token of a single row fast, and those of a few rows faster: the
         matrices are from now on stored by columns. For models on a CPU that no longer change; a model that cannot gain
-        stays as it is. See `nn.one_row`."""
+        stays as it is. To save the weights elsewhere than in a run, call `contiguous()` on them. See `nn.one_row`."""
         weight = self.head_weight()
         exact = weight.dtype in (torch.float32, torch.float64)
         if self.device.type != "cpu" or not exact or self.config.attention != "softmax" or self.training:
@@ -120,7 +120,7 @@ class GPT(Branching, Counted, Followed, Hookable):
 
     @override
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
-        if self._one_row is not None and readout.numel() == self.width and self._one_row.exact():
+        if self._one_row is not None and readout.shape[-1] == readout.numel() == self.width and self._one_row.exact():
             found = torch.from_numpy(self._one_row.head(readout.reshape(-1).numpy()))
             return found.view(*readout.shape[:-1], -1)
         return super().logits(readout, frozen=frozen)

@@ -82,7 +82,8 @@ def fill_gaps(
 
     A completion has exactly as many tokens as are missing. With `free_length`, or if the goal is empty, the model ends
     it with the closing symbol, or with the end token if it reads goals first or there is no goal; it has at most
-    `limit` tokens (None: what the context allows). Raises `ValueError` if the model has no closing symbol.
+    `limit` tokens (None: what the context allows). Raises `ValueError` if the model has no closing symbol, or for
+    `choose` with another decoder.
     """
     for row, (prompt, middle, goal) in enumerate(missing[skip:], skip):
         read, ahead = task.with_goal(prompt, goal)
@@ -95,7 +96,8 @@ def fill_gaps(
         if choose is None:
             found = decoder.decode(predictor, request)
         else:
-            assert isinstance(decoder, Search)
+            if not isinstance(decoder, Search):
+                raise ValueError("`choose` needs a decoder that finds several candidates: goal_search or beam")
             found = decoder.search(predictor, request)
         ended = [request.end is not None and one.tokens[-1:].tolist() == [request.end] for one in found]
         middles = [task.continuation(prompt, one.tokens[: len(one.tokens) - by]) for one, by in zip(found, ended)]
@@ -198,6 +200,7 @@ class _Scored(NamedTuple):
 
 
 def _scored(predictor: Predictor, pieces: Sequence[Sequence[np.ndarray]]) -> _Scored:
+    """Scores of sequences, each a prompt, a middle and a goal, 16 at a time."""
     rows = [np.concatenate(three) for three in pieces]
     lengths = np.array([len(row) for row in rows])
     starts = np.array([[len(prompt), len(prompt) + len(middle)] for prompt, middle, _ in pieces])

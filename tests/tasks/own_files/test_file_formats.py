@@ -14,7 +14,7 @@ from statewise.tasks.corpus.documents import find
 from statewise.tasks.own_files.file_formats import FORMATS
 from statewise.tasks.own_files.layout import SequenceFile
 from statewise.tasks.own_files.lines import read_lines
-from statewise.tasks.own_files.log import read_log
+from statewise.tasks.own_files.reading import read_log
 
 TEXTS = {
     "<WorkflowLog>\n<Process/>": "an event log in MXML",

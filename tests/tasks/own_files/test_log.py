@@ -12,7 +12,7 @@ import pytest
 from statewise.tasks.own_files import lines
 from statewise.tasks.own_files.inspection import inspect
 from statewise.tasks.own_files.layout import SequenceFile
-from statewise.tasks.own_files.log import read_log
+from statewise.tasks.own_files.reading import read_log
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 from statewise.tasks.own_files.times import Reader, ordered
 

@@ -16,7 +16,7 @@ from statewise.evaluation.evaluate import choose_examples
 from statewise.tasks.own_files.delimited import Delimited
 from statewise.tasks.own_files.encodings import text_of
 from statewise.tasks.own_files.layout import SequenceFile
-from statewise.tasks.own_files.log import read_log
+from statewise.tasks.own_files.reading import read_log
 from statewise.tasks.own_files.sequences import Sequences, SequencesConfig
 from statewise.tasks.own_files.splits import HELD_OUT_SHARE
 

@@ -19,7 +19,8 @@ def mlp_r2(
 ) -> tuple[float, float]:
     """R^2 of targets (m, C) from features (m, D) by a network fitted to all rows, and by networks fitted to all but the
     fold that they predict. `weights` (m,): the shares with which rows are drawn and counted; `folds` (m,)
-    int, rows with a negative one are not scored in the second. The same seed gives the same networks."""
+    int, rows with a negative one are not scored in the second. The same seed gives the same networks. Raises
+    `ValueError` if one fold has all the weight."""
     scored = np.unique(folds[folds >= 0])
     left_out = [np.full(len(folds), False), *(folds == fold for fold in scored)]
     rng, G = np.random.default_rng(seed), len(left_out)

@@ -20,7 +20,7 @@ from statewise.backbones.nn.block import Block, BlockConfig, FeedForward
 from statewise.backbones.nn.cache import KeyValueCache
 
 Product = Callable[[np.ndarray], np.ndarray]
-"""From a vector (n,) to the product (m,) with a matrix (m, n)."""
+"""Multiplies a matrix (m, n) by a vector (n,): returns (m,)."""
 
 TOGETHER = 2**22
 """Numbers that `store_by_columns` allocates together, at least, where there are so many: NumPy asks for huge pages,

@@ -209,9 +209,8 @@ def explaining(
     while left:
         before, after = (alarm, catch), (alarms | alarm, catches | catch)
         saved = _label_bits(*before, judge.labels) - _label_bits(*after, judge.labels) - cost
-        saved[
-            judge.right(after[0][:, None], after[1][:, None]).sum(-1) <= judge.right(alarm[None], catch[None]).sum()
-        ] = 0
+        right = judge.right(after[0][:, None], after[1][:, None]).sum(-1)
+        saved[right <= judge.right(alarm[None], catch[None]).sum()] = 0
         best = int(np.argmax(saved))
         if saved[best] <= 0:
             break

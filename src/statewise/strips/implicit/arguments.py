@@ -86,7 +86,7 @@ class _Occurrence:
     changed: frozenset[str]
     """The objects of the atoms that change, which the action does not name."""
     named_changed: frozenset[str]
-    """Those that it names."""
+    """The objects of the atoms that change, which the action names."""
     example: str
     """One of these atoms."""
     properties: Mapping[str, tuple[int, frozenset[tuple[str, ...]], frozenset[tuple[str, ...]]]]

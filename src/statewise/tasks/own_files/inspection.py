@@ -18,8 +18,9 @@ from statewise.data_types import Ragged
 from statewise.runtime.messages import counted, cut, series
 from statewise.tasks.own_files.layout import MISSING, SequenceFile
 from statewise.tasks.own_files.lines import Problems, opened
-from statewise.tasks.own_files.log import EventLog, File, decoded, read_beginning, read_source, source_of
+from statewise.tasks.own_files.log import EventLog
 from statewise.tasks.own_files.plain_text import files_in
+from statewise.tasks.own_files.reading import File, decoded, read_beginning, read_source, source_of
 from statewise.tasks.own_files.sources import Absent, Chunk, Source, written
 from statewise.tasks.own_files.splits import HELD_OUT_SHARE, keys
 from statewise.tasks.own_files.times import KINDS, NUMBER, Moments, Reader, ordered

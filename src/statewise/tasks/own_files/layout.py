@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterable
 from dataclasses import dataclass
 from sys import intern
-from typing import Literal
+from typing import Any, Literal
 
 from statewise.tasks.own_files.times import EPOCHS, check_format
 
@@ -105,3 +105,20 @@ class SequenceFile:
 def unescaped(separator: str) -> str:
     """A separator as it is written in lines."""
     return separator.replace("\\t", "\t")  # a tab is hard to type in a shell
+
+
+def symbols_in(value: Any, what: str, layout: SequenceFile) -> tuple[str, ...]:
+    """Symbols of a cell or a JSON value. Raises `ValueError` for other values, which the message calls `what`."""
+    if isinstance(value, str):
+        return tuple(layout.symbols_of(value))
+    if isinstance(value, list) and all(is_symbol(symbol) for symbol in value):
+        return tuple(intern(str(symbol)) for symbol in value)
+    if is_symbol(value):
+        return (str(value),)
+    hint = ": put each sequence on a line of its own" if isinstance(value, list) and list in map(type, value) else ""
+    raise ValueError(f"{what} must be a string, or a list of strings or whole numbers{hint}")
+
+
+def is_symbol(value: Any) -> bool:
+    """Whether a JSON value or a cell is a symbol by itself."""
+    return isinstance(value, (str, int)) and not isinstance(value, bool)

@@ -36,8 +36,9 @@ from statewise.tasks.baselines import Prediction, accuracies
 from statewise.tasks.own_files.gaps import described, durations, edges_of, gap_symbols
 from statewise.tasks.own_files.layout import MISSING, SequenceFile, unescaped
 from statewise.tasks.own_files.lines import Problems
-from statewise.tasks.own_files.log import EventLog, read_log
+from statewise.tasks.own_files.log import EventLog
 from statewise.tasks.own_files.plain_text import files_in
+from statewise.tasks.own_files.reading import read_log
 from statewise.tasks.own_files.splits import split
 
 MOST_FREQUENT = 5
