@@ -105,7 +105,7 @@ bench: setup
 	$(BIN)/python benchmarks/run_all.py
 
 # What only a GPU can show: figures and a page under runs/gpu; a second call continues. See benchmarks/gpu/run.py.
-# `make gpu GPU="--long --text stories.txt"` adds curves of ten minutes each.
+# `make gpu GPU="--only solve"` measures solve rates of star graphs alone, GPU="--text stories.txt" also two streams of size XS.
 gpu: setup
 	$(BIN)/python benchmarks/gpu/run.py $(GPU)
 

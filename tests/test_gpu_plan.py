@@ -1,15 +1,15 @@
 """`make gpu` says what it needs, continues where it was, and writes a page. Its steps: test_benchmarks.py."""
 
-import itertools
 import json
 from types import SimpleNamespace
 
 import pytest
 from gpu import page as pages
-from gpu import run, steps
-from gpu.steps import Figures, Machine
+from gpu import run, steps, suites
+from gpu.machine import Figures, Machine
 
-from statewise.config.recipes import recipe_names
+from statewise.cli import main
+from statewise.experiments.suite import Chosen
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):
@@ -20,18 +20,17 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):
 
 
 def test_text_that_is_not_there_is_named(capsys, tmp_path):
-    assert run.main(["--long", "--text", str(tmp_path / "none.txt"), "--out", str(tmp_path / "gpu")]) == 2
+    assert run.main(["--text", str(tmp_path / "none.txt"), "--out", str(tmp_path / "gpu")]) == 2
     assert f"--text {tmp_path / 'none.txt'}: no such file" in capsys.readouterr().err
     assert not (tmp_path / "gpu").exists()
 
 
-def test_every_long_curve_is_of_a_recipe_and_has_the_time_it_takes(monkeypatch, tmp_path):
+def test_each_step_has_its_time_and_each_training_a_suite(monkeypatch, capsys, tmp_path):
     where = Machine("cuda", False, tmp_path, (tmp_path / "text.txt",))
-    names = list(steps.long_steps(where))
-    assert len(names) == 2 * 2 * 3 + 2 + 2
-    assert not [
-        name for name in names if "two streams" in name and name in steps.long_steps(Machine("cuda", False, tmp_path))
-    ]
+    assert {*run.order(where)} == {*steps.steps(where), *suites.TRAININGS}
+    assert "two streams, XS" not in run.order(Machine("cuda", False, tmp_path))
+    assert run.run_all(Machine("cpu", True, tmp_path), ["no such step"]) == 2
+    assert "the steps are solve, contracts" in capsys.readouterr().err
     given = []
 
     def fails(command, timeout, check):
@@ -39,11 +38,59 @@ def test_every_long_curve_is_of_a_recipe_and_has_the_time_it_takes(monkeypatch, 
         return SimpleNamespace(returncode=1)
 
     monkeypatch.setattr(run.subprocess, "run", fails)
-    for name in (*names, *steps.steps(where)):
-        assert "ended with code 1" in run.apart(where, name)["error"]
-    assert given == [600] * len(names) + [120] * len(steps.steps(where))
-    for graph, regime in itertools.product(("g5-5", "g2-20"), ("fixed", "fresh")):
-        assert f"path-star-{graph}-{regime}" in recipe_names()
+    for name in steps.steps(where):
+        assert "ended with code 1" in run.apart(where, name, 25)["error"]
+    assert given == [300] * len(steps.steps(where))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("The cat sat on the mat.\n\nThe dog sat on the cat.\n")
+    assert main(["data", "text", "text.txt", "--tokenizer", "bpe:260", "--held-out", "0.4", "--out", "corpus"]) == 0
+    for one in suites.TRAININGS.values():
+        chosen = Chosen.of(str(suites.HERE / f"{one.suite}.yaml"), smoke=True)
+        assert len(chosen.recipes()) == len(chosen.cells)
+
+
+def test_a_training_shows_what_all_runs_have_reached(tmp_path):
+    headline = {"metric": "path_accuracy", "higher_is_better": True, "solved_at": 0.99}
+    runs = []
+    for seed, accuracy in ((1, 0.995), (2, 0.5), (3, None)):
+        folder = tmp_path / f"seed-{seed}"
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        lines = [{"kind": "train", "step": step, "seconds": step / (4 + seed)} for step in (100, 200, 300)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        done = accuracy is not None
+        runs.append(
+            {
+                **{"recipe": "g5-5", "objective": "belief_state", "backbone": "gpt", "folder": str(folder)},
+                "state": "finished" if done else "not finished",
+                "headline": headline if done else None,
+                "metrics": {"path_accuracy": accuracy} if done else {},
+            }
+        )
+    found = suites.Training("large_graphs").figures(runs)
+    assert found.left == 1
+    assert found.values["g5-5/belief_state/gpt"] == {
+        "runs": 3,
+        "finished": 2,
+        "solved": 1,
+        "steps of those solved": [300],
+        "steps a second": pytest.approx(6),
+        "figure of each": [0.995, 0.5],
+    }
+    assert found.bars == [("belief_state: steps a second, its authors' 1.2 on an H100", pytest.approx(6), ">=", 1.2)]
+
+
+@pytest.mark.parametrize(("code", "calls"), [(0, ["-d", "quit"]), (1, ["-d"])])
+def test_the_service_for_several_processes_ends_if_it_was_begun_here(code, calls, monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(
+        f"#!/bin/sh\nif [ $# -gt 0 ]; then echo $1 >> {tmp_path}/log; exit {code}; fi\ncat >> {tmp_path}/log\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with suites.several_processes(16):
+        assert (tmp_path / "log").read_text().split() == ["-d"]
+    assert (tmp_path / "log").read_text().split() == calls
 
 
 def test_it_continues_with_what_is_missing_or_failed(monkeypatch, capsys, tmp_path):
@@ -60,6 +107,7 @@ def test_it_continues_with_what_is_missing_or_failed(monkeypatch, capsys, tmp_pa
         return Figures({"a": {"x": 1, "y": 2.0}, "b": {"x": 3, "y": None}}, [("memory", 3.0, "<=", 1.0)])
 
     monkeypatch.setattr(run, "steps", lambda where: {"good": good, "bad": bad})
+    monkeypatch.setattr(run, "order", lambda where: ["good", "bad"])
     where = Machine("cpu", True, tmp_path)
     assert run.run_all(where) == 1
     kept = json.loads((tmp_path / "figures.json").read_text())["steps"]
@@ -84,7 +132,6 @@ def test_it_continues_with_what_is_missing_or_failed(monkeypatch, capsys, tmp_pa
 
 
 def test_figures_of_another_machine_are_not_mixed(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(run, "steps", lambda where: {})
     content = {"date": "2026-01-01", "machine": {"device_name": "another"}, "steps": {}}
     (tmp_path / "figures.json").write_text(json.dumps(content))
     assert run.run_all(Machine("cpu", True, tmp_path)) == 2

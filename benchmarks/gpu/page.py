@@ -38,9 +38,11 @@ def table(values: Mapping[str, Any]) -> list[str]:
     """Rows of figures; if every one has several, a column each."""
     several = [value for value in values.values() if isinstance(value, Mapping)]
     if several and len(several) == len(values):
-        names = list(several[0])
+        names = list(dict.fromkeys(name for row in several for name in row))
         head = [f"| | {' | '.join(names)} |", "| --- |" + " ---: |" * len(names)]
-        return head + [f"| {key} | {' | '.join(shown(row[name]) for name in names)} |" for key, row in values.items()]
+        return head + [
+            f"| {key} | {' | '.join(shown(row.get(name)) for name in names)} |" for key, row in values.items()
+        ]
     return ["| | |", "| --- | ---: |", *(f"| {key} | {shown(value)} |" for key, value in values.items())]
 
 

@@ -7,25 +7,21 @@ import os
 import shutil
 import signal
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import muon as muon_ways
 import objectives as sizes
 import pair_loss as pair_ways
 import torch
+from gpu.machine import Figures, Machine
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from statewise.backbones.nn.attention import attend_dense, attend_fused, attend_streams, attend_written_out
 from statewise.backbones.nn.masks import INPUT, PREDICTION, Pattern, Reach
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
-from statewise.cli import main as command
 from statewise.config.recipe import Recipe
 from statewise.config.recipes import recipe_text
 from statewise.config.trainer import TrainerConfig
@@ -40,90 +36,12 @@ from statewise.objectives.base import Objective
 from statewise.objectives.predictors import HeadPredictor
 from statewise.run import Run
 from statewise.tasks.batches import Stream, collate
-from statewise.training import machine
+from statewise.training.compilation import CompiledBlocks
 from statewise.training.optim import make_optimizer
 
 MUON_SIZES = {**muon_ways.SIZES, "12 layers of 768": (12, 768)}
 """Layers and width."""
-SHORT, LONG = 75, 480
-"""Seconds of training of a curve; what comes around it fits into the limits of run.py."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where the steps run."""
-
-    device: str
-    smoke: bool
-    folder: Path
-    text: tuple[Path, ...] = ()
-    """Files of the user's text, for curves on text."""
-
-    @property
-    def precision(self) -> str:
-        return machine.choose_precision("auto", self.device)
-
-    @property
-    def peak(self) -> float | None:
-        """FLOP/s of the data sheet."""
-        name = torch.cuda.get_device_name() if self.device == "cuda" else ""
-        return machine.peak_flops(name, self.precision)
-
-    def autocast(self, precision: str | None = None) -> torch.autocast:
-        return torch.autocast(self.device, torch.bfloat16, enabled=(precision or self.precision) == "bf16")
-
-    def wait(self) -> float:
-        """The time, once the device has done all that it was given."""
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def seconds(self, call: Callable[[], object], rounds: int = 20) -> float:
-        """Median seconds of a call, after three to warm up."""
-        times = []
-        for number in range(1 if self.smoke else rounds + 3):
-            began = self.wait()
-            call()
-            times.append(self.wait() - began)
-            if number >= 8 and sum(times) > 40:
-                break
-        return statistics.median(times[3:] or times)
-
-    def kernels(self, call: Callable[[], object]) -> dict[str, Any]:
-        """What a call has the device do: ms of all kernels together, fewer than the call takes if the device waits for
-        the host, their number, and the largest."""
-        kind = ProfilerActivity.CUDA if self.device == "cuda" else ProfilerActivity.CPU
-        with profile(activities=[kind]) as seen:
-            call()
-            self.wait()
-        field = "self_device_time_total" if self.device == "cuda" else "self_cpu_time_total"
-        every = ((getattr(one, field) / 1000, one.count, one.key) for one in seen.key_averages())
-        found = sorted((one for one in every if one[0] > 0), reverse=True)
-        largest = "; ".join(f"{ms:.3g} ms in {count}: {name[:60].replace('|', '/')}" for ms, count, name in found[:5])
-        total, number = sum(ms for ms, _, _ in found), sum(count for _, count, _ in found)
-        return {"kernels, ms": total, "kernels": number, "largest kernels": largest}
-
-    @contextlib.contextmanager
-    def without_waiting(self) -> Iterator[None]:
-        """On a GPU, what waits for it raises within."""
-        if self.device != "cuda":
-            yield
-            return
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-
-@dataclass
-class Figures:
-    """The result of a step."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    bars: list[tuple[str, float, str, float]] = field(default_factory=list)
-    """What, value, `>=` or `<=`, bar."""
-
+GPT_CASE = sizes.Case("next_token", {}, 1.0, 57)
 
 # Correctness
 
@@ -252,7 +170,7 @@ def random_batch(size: sizes.Size) -> Batch:
 
 def step_time(title: str, where: Machine) -> Figures:
     """One objective at the TinyStories size of the papers, as many of 256 rows as fit; MFU counts `Objective.flops`."""
-    case = sizes.CASES.get(title, sizes.Case("next_token", {}, 1.0, 57))
+    case = sizes.CASES.get(title, GPT_CASE)
     size = size_of(where)
     while True:
         try:
@@ -273,7 +191,7 @@ def step_time(title: str, where: Machine) -> Figures:
         waits = str(error)[:100]
     bars = (
         []
-        if where.device != "cuda" or case.fields.get("head") == "mixture"
+        if where.device != "cuda"
         else [(f"{title}: whether a step waits for the device", float(bool(waits)), "<=", 0.0)]
     )
     flops = objective.flops(batch)
@@ -332,7 +250,10 @@ def pairs_against_gathering(where: Machine) -> Figures:
     found["share of products' speed"] = found["products alone, ms"] / found["blockwise, ms"]
     found["mixture, speed against MLP"] = found["blockwise, ms"] / found["mixture, ms"]
     faster = found["gathered, ms"] / found["blockwise, ms"]
-    bars = [("pair loss: speed against gathering", faster, ">=", 1.0), ("pair loss: apart", found["apart"], "<=", 0.05)]
+    bars = [
+        ("pair loss, T = 512: speed against gathering", faster, ">=", 3.0),
+        ("pair loss: apart", found["apart"], "<=", 0.05),
+    ]
     return Figures(found, bars)
 
 
@@ -416,185 +337,63 @@ def stream_decoding(where: Machine) -> Figures:
     return Figures(found, [("two streams: tokens a second against one", share, ">=", 0.5)])
 
 
-def compiled(name: str, where: Machine) -> Figures:
-    """torch.compile on and off: ms of a step, and the losses of the first five steps."""
+WAYS_TO_COMPILE = ("nothing", "blocks", "whole")
+"""What of a model is compiled, as by `trainer.compile`."""
+LEAST_MFU = {"GPT": 0.45, "NextLat, d = 1": 0.45, "BST": 0.40}
+"""Bars of compiled steps."""
+
+
+def compiled_steps(title: str, where: Machine) -> Figures:
+    """A step with nothing, its blocks or all of it compiled: ms, MFU, and operations a second against those of a GPT
+    that is compiled in the same way; losses of the first five steps against those of nothing compiled."""
+    case = sizes.CASES.get(title, GPT_CASE)
     size = replace(size_of(where), batch=2 if where.smoke else 64)
     batch, found, losses = random_batch(size), {}, {}
-    for way in ("eager", "compiled"):
-        torch.compiler.reset()
-        objective = sizes.make(name, size).to(where.device)
-        backend = "eager" if where.smoke else "inductor"
-        call = torch.compile(objective, backend=backend) if way == "compiled" else objective
-        step = training_step(objective, batch, where, call)
-        losses[way] = [float(step()) for _ in range(5)]
-        found[f"{way}, ms"] = 1000 * where.seconds(step)
-    worst = max(abs(one - other) / one for one, other in zip(*losses.values()))
-    return Figures({**found, **losses}, [(f"{name}: losses apart with torch.compile", worst, "<=", 0.02)])
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A training run of a given time, continued where there is one; `statewise train --resume` goes on from there."""
-
-    recipe: str
-    flags: tuple[str, ...]
-    metric: str
-    """Shown by step, of each evaluation."""
-    seconds: float
-    tiny: tuple[str, ...]
-    """What a smoke run changes."""
-    then: tuple[str, ...] = ()
-    """Words of a command on the run, with which it ends."""
-    report: str = ""
-    """The report that this command writes."""
-
-    def run(self, where: Machine, folder: Path) -> dict[str, Any]:
-        """Trains it in `folder`; returns figures."""
-        began = time.monotonic()
-
-        def step(number: int) -> None:
-            if time.monotonic() - began > self.seconds:
-                signal.raise_signal(signal.SIGTERM)
-
-        listener = Listener(step=step)
-        if not Run(folder).exists():
-            flags = [*self.flags, f"--trainer.device={where.device}", *(self.tiny if where.smoke else ())]
-            train(recipe_of(self.recipe, *flags), folder, listener=listener)
-        else:
-            resume(folder, listener=listener)
-        records = Run.open(folder).metrics()
-        trained = [one for one in records if one["kind"] == "train"]
-        later = [(b["step"] - a["step"]) / (b["seconds"] - a["seconds"]) for a, b in pairwise(trained)]
-        last = trained[-1]
-        found = {
-            "steps": last["step"],
-            "iterations per second": statistics.median(later) if later else last["step"] / last["seconds"],
-            "tokens per second": last.get("tokens_per_second"),
-            "MFU": last.get("mfu"),
-            "loss by step": [[one["step"], one["loss"]] for one in trained][:: max(1, len(trained) // 12)],
-            f"{self.metric} by step": [
-                [one["step"], one[self.metric]] for one in records if one["kind"] == "evaluation"
-            ],
+    for way in WAYS_TO_COMPILE:
+        rates = {}
+        for name, fields in {"next_token": {}, case.objective: case.fields}.items():
+            torch.compiler.reset()
+            objective = sizes.make(name, size, **fields).to(where.device)
+            backend = "eager" if where.smoke else "inductor"
+            call = torch.compile(objective, backend=backend) if way == "whole" else objective
+            blocks = CompiledBlocks(objective, backend) if way == "blocks" else None
+            step = training_step(objective, batch, where, call)
+            with blocks.in_place() if blocks is not None else contextlib.nullcontext():
+                losses[way] = [float(step()) for _ in range(5)]
+                took = where.seconds(step)
+            flops = objective.flops(batch)
+            rates[name] = None if flops is None else flops / took
+        reached, of_gpt = rates[case.objective], rates["next_token"]
+        found[way] = {
+            "ms": 1000 * took,
+            "MFU": None if reached is None or where.peak is None else reached / where.peak,
+            "operations a second, of GPT": None if reached is None or of_gpt is None else reached / of_gpt,
+            "losses apart": max(abs(one - other) / one for one, other in zip(losses["nothing"], losses[way])),
         }
-        if self.then:
-            verb, *words = self.then
-            if command([verb, str(folder), *words]) != 0:
-                raise RuntimeError(f"{' '.join(self.then)} failed")
-            metrics = (Run.open(folder).report(self.report) or {})["metrics"]
-            found |= {f"{self.report}: {name}": value for name, value in metrics.items()}
-        return found
-
-
-def path_star(recipe: str, objective: str, seconds: float, where: Machine) -> Figures:
-    """A curve on star graphs, with 512 held-out graphs; the Belief State Transformer of G(5,5) against its authors'
-    speed."""
-    num = 8 if where.smoke else 512
-    flags = (
-        f"--objective={objective}",
-        f"--task.held_out_graphs={num}",
-        f"--trainer.evaluate_num={num}",
-        f"--trainer.report_num={num}",
-        "--trainer.log_every=50",
-    )
-    tiny = (
-        "--backbone.width=32",
-        "--backbone.layers=1",
-        "--backbone.heads=2",
-        "--trainer.batch_size=4",
-        "--trainer.steps=4",
-    )
-    one = Curve(recipe, flags, "path_accuracy", seconds, tiny)
-    found = one.run(where, where.folder / f"{recipe}-{objective}")
-    bars = []
-    if (recipe, objective) == ("path-star-g5-5-fresh", "belief_state"):
-        rate = found["iterations per second"]
-        bars = [("belief_state: iterations per second, official 1.2 on an H100", rate, ">=", 1.2)]
+    bars = [
+        (f"{title}, {way} compiled: losses apart", found[way]["losses apart"], "<=", 0.02) for way in WAYS_TO_COMPILE
+    ]
+    best = max((one["MFU"] for one in found.values() if one["MFU"] is not None), default=None)
+    if best is not None and title in LEAST_MFU:
+        bars.append((f"{title}: MFU of the fastest", best, ">=", LEAST_MFU[title]))
+    share = found["blocks"]["operations a second, of GPT"]
+    if title == "JTP, d = 8" and share is not None:
+        bars.append((f"{title}, blocks compiled: time, of its arithmetic", 1 / share, "<=", 1.05))
     return Figures(found, bars)
-
-
-def group_a5(objective: str, where: Machine) -> Figures:
-    """A5 at the size of the next-latent paper; accuracy by length, of `next_latent` also of the dynamics alone."""
-    flags = (f"--objective={objective}", "--trainer.evaluate_every=500", "--trainer.log_every=50")
-    tiny = (
-        "--task.length=8",
-        "--task.longest=16",
-        "--task.held_out_sequences=16",
-        "--backbone.width=32",
-        "--backbone.layers=1",
-        "--backbone.heads=2",
-        "--trainer.batch_size=4",
-        "--trainer.steps=4",
-    )
-    lengths = "8,16" if where.smoke else "24,48,96,192"
-    then, report = ("evaluate", "--length", lengths), f"evaluation-length-{lengths}"
-    if objective == "next_latent":
-        then, report = ("analyze", "dynamics-accuracy"), "dynamics-accuracy"
-    one = Curve("a5", flags, "accuracy", LONG, tiny, then, report)
-    return Figures(one.run(where, where.folder / f"a5-{objective}"))
-
-
-def two_stream_text(variant: str, where: Machine) -> Figures:
-    """Size XS of the State-Prediction Separation paper on the user's text, its vocabulary made from it."""
-    corpus = where.folder / "corpus"
-    if not corpus.exists():
-        tokens = "300" if where.smoke else "32768"
-        files = [str(path) for path in where.text]
-        words = ["data", "text", *files, "--tokenizer", f"bpe:{tokens}", "--held-out", "0.05", "--out", str(corpus)]
-        if command(words) != 0:
-            raise RuntimeError("the corpus could not be written")
-    flags = (
-        f"--task.path={corpus}",
-        f"--backbone.variant={variant}",
-        "--trainer.evaluate_every=100",
-        "--trainer.log_every=10",
-    )
-    tiny = (
-        "--task.context=32",
-        "--backbone.window=8",
-        "--backbone.width=32",
-        "--backbone.layers=1",
-        "--backbone.heads=2",
-        "--trainer.batch_size=4",
-        "--trainer.tokens=512",
-        "--trainer.warmup_tokens=0",
-        "--trainer.precision=auto",
-        "--trainer.evaluate_num=2",
-    )
-    one = Curve("two-stream-xs", flags, "loss", LONG, tiny)
-    return Figures(one.run(where, where.folder / f"two-stream-xs-{variant}"))
 
 
 def steps(where: Machine) -> dict[str, Callable[[Machine], Figures]]:
     """All steps in order, by name."""
     titles: Sequence[str] = ("GPT", "NextLat, d = 1", "BST") if where.smoke else ("GPT", *sizes.CASES)
-    tried = ("next_token",) if where.smoke else ("next_token", "next_latent", "belief_state")
-    curves = ("next_latent",) if where.smoke else ("next_token", "next_latent", "belief_state")
+    tried = ("GPT",) if where.smoke else ("GPT", "NextLat, d = 1", "BST", "BST, mixture", "JTP, d = 8")
     return {
         "contracts": contracts,
+        **{f"compiled: {title}": partial(compiled_steps, title) for title in tried},
+        "pair loss": pairs_against_gathering,
         "resume": resumes_exactly,
         **{f"step time: {title}": partial(step_time, title) for title in titles},
-        "pair loss": pairs_against_gathering,
         "muon": muon_step,
         "attention": attention,
         "two streams: attention": stream_attention,
         "two streams: decoding": stream_decoding,
-        **{f"torch.compile: {name}": partial(compiled, name) for name in tried},
-        **{f"G(5,5): {name}": partial(path_star, "path-star-g5-5-fresh", name, SHORT) for name in curves},
     }
-
-
-def long_steps(where: Machine) -> dict[str, Callable[[Machine], Figures]]:
-    """Curves of ten minutes, by name; those on text where there is one."""
-    # The short curve is a smoke test of these, too.
-    graphs = {} if where.smoke else {"G(5,5)": "path-star-g5-5", "G(2,20)": "path-star-g2-20"}
-    found = {
-        f"ten minutes: {graph}, {regime}: {objective}": partial(path_star, f"{recipe}-{regime}", objective, LONG)
-        for graph, recipe in graphs.items()
-        for regime in ("fixed", "fresh")
-        for objective in ("next_token", "next_latent", "belief_state")
-    }
-    found |= {f"ten minutes: A5: {name}": partial(group_a5, name) for name in ("next_token", "next_latent")}
-    if where.text:
-        variants = ("sps",) if where.smoke else ("standard", "sps")
-        found |= {f"ten minutes: two streams, XS: {name}": partial(two_stream_text, name) for name in variants}
-    return found
