@@ -9,8 +9,8 @@ the peak is that of the second step. Batches, which are NumPy's, are not counted
 
 For one recipe the count is checked by the resident memory of a process of its own. That has first trained a tiny model,
 so that imports (the first step of an optimiser imports PyTorch's compiler) and libraries' first calls are over, and its
-malloc gives freed blocks back at once. What is left beyond tensors is small: in bf16 oneDNN's descriptors, 258 kB
-each, for every shape of a product. With the settings of training, which keep freed memory, the process grows by more.
+malloc gives freed blocks back at once. What is left beyond tensors is small: in bf16 oneDNN's descriptors, two of
+258 kB for each shape of a product. With the settings of training, which keep freed memory, the process grows by more.
 
 The formula. N tokens are in the rows of a batch, of T tokens each; V, D, H: vocabulary, width, width inside the
 feed-forward part; h heads; c bytes of a value in the training precision (bf16 2, fp32 4). A step needs, in bytes:
