@@ -34,7 +34,8 @@ def make(way: str, precision: str, size: Size) -> Callable[[], list[Tensor]]:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             if way == "whole":
                 log_probs = F.linear(known, weight).float().log_softmax(-1)
-                losses = [whole_divergence(ahead, log_probs, weight, counted) for ahead in rolled]
+                target = log_probs, log_probs.exp()
+                losses = [whole_divergence(ahead, target, weight, counted) for ahead in rolled]
             else:
                 losses = [blockwise_divergence(ahead, known, weight, counted) for ahead in rolled]
         loss = torch.stack(losses).sum() / size.positions

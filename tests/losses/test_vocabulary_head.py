@@ -5,8 +5,9 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_belief_slots, tiny_gpt, tiny_objective, tiny_two_stream
 from torch.nn import functional as F
 
+from statewise.experiments.dry_run import kept_for_backward
 from statewise.losses import vocabulary_head as module
-from statewise.losses.targets import IGNORED
+from statewise.losses.targets import IGNORED, to_float32
 from statewise.losses.vocabulary_head import (
     blockwise_divergence,
     blockwise_loss,
@@ -156,6 +157,12 @@ def of_divergence(dtype=torch.float64, counted=0.7):
     return ahead, known, weight, torch.rand(N, generator=generator) < counted
 
 
+def target_of(known, weight):
+    """Log-probabilities and probabilities of the known distribution, in float32 or better."""
+    log_probs = to_float32(F.linear(known, weight)).log_softmax(-1)
+    return log_probs, log_probs.exp()
+
+
 def slow_divergence(ahead, known, weight, counted):
     """Equation 4, one position at a time."""
     total = sum((part * 0).sum() for part in (ahead, known, weight))
@@ -174,19 +181,20 @@ def test_blocks_give_the_divergence_and_gradients_of_single_positions(rows, coun
         blockwise_divergence(ahead, known, weight, mask, rows),
     )
     torch.testing.assert_close(found, expected)
-    log_probs = (known @ weight.T).log_softmax(-1)
-    torch.testing.assert_close(whole_divergence(ahead, log_probs, weight, mask), expected)
+    whole = whole_divergence(ahead, target_of(known, weight), weight, mask)
+    torch.testing.assert_close(whole, expected)
     for factor in (1.0, -0.3):
-        ours = torch.autograd.grad(factor * found, (ahead, known, weight), retain_graph=True)
         theirs = torch.autograd.grad(factor * expected, (ahead, known, weight), retain_graph=True)
-        torch.testing.assert_close(ours, theirs)
+        for ours in (found, whole):
+            gradients = torch.autograd.grad(factor * ours, (ahead, known, weight), retain_graph=True)
+            torch.testing.assert_close(gradients, theirs)
 
 
 def test_the_gradients_of_the_divergence_are_those_of_the_function():
     ahead, known, weight, mask = of_divergence()
     torch.autograd.gradcheck(lambda a, k, w: blockwise_divergence(a, k, w, mask, 4), (ahead, known, weight))
     # A fixed target's distribution is fixed for the head as well.
-    target = (known @ weight.T).log_softmax(-1).detach()
+    target = target_of(known.detach(), weight.detach())
     fixed = torch.autograd.grad(blockwise_divergence(ahead, known.detach(), weight, mask, 4), (ahead, weight))
     torch.testing.assert_close(
         fixed, torch.autograd.grad(whole_divergence(ahead, target, weight, mask), (ahead, weight))
@@ -207,6 +215,17 @@ def test_nothing_as_large_as_the_logits_is_kept():
     assert sum(kept) < N * len(weight)
 
 
+def test_with_all_logits_at_once_each_rollout_step_keeps_one_tensor_of_their_size():
+    ahead, known, weight, mask = of_divergence()
+    target = target_of(known.detach(), weight.detach())
+    with kept_for_backward(set()) as kept:
+        divergences = [whole_divergence(ahead, target, weight.detach(), mask) for _ in range(4)]
+    assert all(each.requires_grad for each in divergences)
+    probabilities = target[1].untyped_storage()
+    assert kept.pop(probabilities.data_ptr()) == probabilities.nbytes()
+    assert sum(size >= probabilities.nbytes() for size in kept.values()) == 4
+
+
 def test_of_the_divergence_what_needs_no_gradient_gets_none():
     ahead, known, weight, mask = of_divergence()
     wanted = torch.autograd.grad(slow_divergence(ahead, known, weight, mask), ahead)[0]
@@ -222,8 +241,8 @@ def test_of_the_divergence_under_autocast_only_products_are_coarse():
     exact = torch.autograd.grad(slow_divergence(ahead, known, weight, mask), (ahead, known, weight))
     with torch.autocast("cpu", torch.bfloat16):
         found = blockwise_divergence(ahead, known, weight, mask, 5)
-        log_probs = torch.nn.functional.linear(known, weight).float().log_softmax(-1)
-        torch.testing.assert_close(found, whole_divergence(ahead, log_probs, weight, mask), rtol=1e-5, atol=1e-5)
+        whole = whole_divergence(ahead, target_of(known, weight), weight, mask)
+        torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
     assert found.dtype == torch.float32
     for ours, theirs in zip(torch.autograd.grad(found, (ahead, known, weight)), exact):
         assert ours.dtype == torch.float32

@@ -185,6 +185,7 @@ def totals(
     if few and "kl" in parts:
         log_probs = to_float32(model.logits(readout)).log_softmax(-1)
         goal_log_probs = _goal_log_probs(config, model, known[:, first - 1 : end - 1], log_probs)
+        goal_probs = goal_log_probs.exp()
         total = token_loss(log_probs, batch, smoothing)
     else:
         total = head_loss(readout, weight, targets, smoothing=smoothing)
@@ -198,7 +199,8 @@ def totals(
         if "kl" in parts:
             counted = predicts(batch, step)
             if few:
-                wanted = goal_log_probs[:, start - first + 1 :]
+                later = slice(start - first + 1, None)
+                wanted = goal_log_probs[:, later], goal_probs[:, later]
                 sums["kl"].append(whole_divergence(ahead, wanted, head, counted))
             else:
                 sums["kl"].append(blockwise_divergence(ahead, known[:, start:stop], head, counted))

@@ -90,11 +90,13 @@ def blockwise_loss(readout: Tensor, weight: Tensor, targets: Tensor, rows: int, 
     return _sum_over_blocks(of_block, rows, readout, weight)
 
 
-def whole_divergence(ahead: Tensor, known_log_probs: Tensor, weight: Tensor, counted: Tensor) -> Tensor:
-    """`blockwise_divergence` with all logits at once; the known distribution is given as log-probabilities (..., V),
-    which several calls may share."""
+def whole_divergence(ahead: Tensor, known: tuple[Tensor, Tensor], weight: Tensor, counted: Tensor) -> Tensor:
+    """`blockwise_divergence` with all logits at once. `known`: log-probabilities and probabilities, (..., V) each, of
+    the known distribution. Several calls may share them: each keeps only its own log-probabilities, where `F.kl_div`
+    would also keep the probabilities anew."""
+    known_log_probs, known_probs = known
     log_probs = to_float32(F.linear(ahead, weight)).log_softmax(-1)
-    divergence = F.kl_div(log_probs, known_log_probs, reduction="none", log_target=True).sum(-1)
+    divergence = (known_probs * (known_log_probs - log_probs)).sum(-1)
     return (divergence * counted).sum()
 
 
