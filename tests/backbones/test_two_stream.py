@@ -35,13 +35,17 @@ def with_starts(*windows):
     return [
         (variant, window, start)
         for number, (variant, window) in enumerate(pairs(*windows))
-        for start in (("predict", "own") if window == 3 or variant not in WINDOWED else [("predict", "own")[number % 2]])
+        for start in (
+            ("predict", "own") if window == 3 or variant not in WINDOWED else [("predict", "own")[number % 2]]
+        )
     ]
 
 
 def test_only_these_variants_have_a_window():
     """So that the others need not be tried with several."""
-    reaches = {variant: {TwoStreamConfig(variant=variant, window=window).reach for window in (3, 40)} for variant in VARIANTS}
+    reaches = {
+        variant: {TwoStreamConfig(variant=variant, window=window).reach for window in (3, 40)} for variant in VARIANTS
+    }
     assert {variant for variant, found in reaches.items() if len(found) > 1} == {*WINDOWED}
 
 

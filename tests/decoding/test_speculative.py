@@ -431,7 +431,11 @@ def test_a_model_that_cannot_draft_is_refused_with_those_that_can():
 
 @pytest.mark.parametrize("plain", PLAIN, ids=str)
 def test_without_drafts_any_model_decodes_plainly(plain):
-    for predictor in (model("next_token"), model("next_latent", TINY_BACKBONES["belief_slots"]), MarkovDrafter(TRUE, TRUE)):
+    for predictor in (
+        model("next_token"),
+        model("next_latent", TINY_BACKBONES["belief_slots"]),
+        MarkovDrafter(TRUE, TRUE),
+    ):
         asked = of_prompts([0]) if isinstance(predictor, MarkovDrafter) else of_prompts()
         assert_equal(speculative(plain, draft=0).decode(predictor, asked), plainly(plain).decode(predictor, asked))
 
