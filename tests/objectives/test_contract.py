@@ -44,7 +44,7 @@ REFUSED = {
     if not makes_sense(name, backbone.partition(",")[0])
 }
 WITH_OPTIONS = ("next_token", "belief_state", "multi_token", "latent_multi_token")
-"""Objectives that are tried with options of backbones: those with encoders or blocks of their own beside the plainest."""
+"""Objectives that are tried with options of backbones: those with encoders or blocks of their own, and the plainest."""
 pairs = [
     (name, backbone)
     for backbone in BACKBONES_OF
