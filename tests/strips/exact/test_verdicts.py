@@ -41,7 +41,7 @@ def some_rows(actions, most=12, longest=8):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(models(4, 3), some_rows(4), some_rows(4))
 def test_no_decided_verdict_is_wrong_on_clean_traces(model, rows, others):
     seen = Seen.of(labelled(model, rows))

@@ -68,14 +68,14 @@ def is_counterexample(verdict: Verdict, learned: ActionModel, reference: ActionM
     assert alone.first_rejected(trace) == len(trace) - 1
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(pairs())
 def test_verdicts_are_those_of_the_product_search(pair):
     learned, reference = pair
     agrees(verify(learned, reference), product_search(learned, reference)[0], learned, reference)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(pairs(), st.lists(st.integers(0, 15), min_size=1, max_size=2), st.booleans())
 def test_with_real_states_too(pair, start, drawn_only):
     learned, reference = pair
@@ -95,7 +95,7 @@ def test_with_real_states_too(pair, start, drawn_only):
             assert reference.number[verdict.counterexample[-1]] in reference.applicable(state)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(pairs(), st.lists(st.integers(0, 7), min_size=1, max_size=2), st.integers(1, 12), st.booleans())
 def test_what_is_found_within_a_limit_is_true(pair, start, max_states, drawn_only):
     learned, reference = pair
