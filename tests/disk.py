@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import sys
 import threading
@@ -28,7 +29,10 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             call(event, str(arguments[0]))
 
 
-sys.addaudithook(_hook)  # for as long as the process lives
+@functools.cache
+def _install() -> None:
+    """For as long as the process lives, which has many more events; so not before a test needs it."""
+    sys.addaudithook(_hook)
 
 
 @contextlib.contextmanager
@@ -44,6 +48,7 @@ def _unwatched() -> Iterator[None]:
 def watched(folder: Path, call: Callable[[str, str], None]) -> Iterator[None]:
     """Within, `call(operation, path)` is called before each operation of this thread that changes what is in the
     folder; what it raises, the operation raises."""
+    _install()
     _watched.append((threading.get_ident(), str(folder), call))
     try:
         yield

@@ -16,9 +16,37 @@ from statewise.data_types import Batch
 pytestmark = pytest.mark.usefixtures("float64")
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
 every_start = pytest.mark.parametrize("start", ["predict", "own"])
-every_window = pytest.mark.parametrize("window", [0, 1, 3, CONTEXT - 2])
+WINDOWED = ("sps", "delayed_state", "reverse_sps")
 LATE = 3 * SLACK + 20
 """More places than any window's store holds at once."""
+
+
+def pairs(*windows):
+    """Each variant with each window. The other variants have none, so one of each is enough."""
+    return [
+        (variant, window)
+        for row, variant in enumerate(VARIANTS)
+        for window in (windows if variant in WINDOWED else [windows[row % len(windows)]])
+    ]
+
+
+def with_starts(*windows):
+    """Each variant with each window, starts by turns, both with a window of 3."""
+    return [
+        (variant, window, start)
+        for number, (variant, window) in enumerate(pairs(*windows))
+        for start in (
+            ("predict", "own") if window == 3 or variant not in WINDOWED else [("predict", "own")[number % 2]]
+        )
+    ]
+
+
+def test_only_these_variants_have_a_window():
+    """So that the others need not be tried with several."""
+    reaches = {
+        variant: {TwoStreamConfig(variant=variant, window=window).reach for window in (3, 40)} for variant in VARIANTS
+    }
+    assert {variant for variant, found in reaches.items() if len(found) > 1} == {*WINDOWED}
 
 
 def made(variant, window=3, **fields):
@@ -31,15 +59,7 @@ def tokens_of(rows=2, places=9, seed=0):
     return torch.randint(0, VOCABULARY, (rows, places), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(
-    ("variant", "window", "start"),
-    [
-        (variant, window, start)
-        for row, variant in enumerate(VARIANTS)
-        for column, window in enumerate([0, 1, 3, CONTEXT - 2])
-        for start in (("predict", "own") if window == 3 else [("predict", "own")[(row + column) % 2]])
-    ],
-)
+@pytest.mark.parametrize(("variant", "window", "start"), with_starts(0, 1, 3, CONTEXT - 2))
 def test_states_and_readouts_are_those_of_the_paper(variant, window, start):
     backbone, tokens = made(variant, window, prediction_start=start), tokens_of()
     hidden = backbone.encode(Batch.plain(tokens))
@@ -71,9 +91,14 @@ def test_gradients_are_those_of_the_paper(variant, alone, start):
         torch.testing.assert_close(mine, other, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@every_start
-@every_variant
-@pytest.mark.parametrize("positions", ["rope", "learned"])
+@pytest.mark.parametrize(
+    ("variant", "positions", "start"),
+    [
+        (variant, positions, ("predict", "own")[(row + column) % 2])
+        for row, variant in enumerate(VARIANTS)
+        for column, positions in enumerate(["rope", "learned"])
+    ],
+)
 def test_documents_in_a_row_are_read_as_if_apart(variant, positions, start):
     backbone, tokens = made(variant, positions=positions, prediction_start=start), tokens_of(places=12)
     documents = torch.tensor([[1] * 5 + [2] * 7, [1] * 2 + [2] + [3] * 9])
@@ -91,11 +116,7 @@ def test_documents_in_a_row_are_read_as_if_apart(variant, positions, start):
 
 @pytest.mark.parametrize(
     ("variant", "window", "start"),
-    [
-        (variant, window, ("predict", "own")[(row + column) % 2])
-        for row, variant in enumerate(VARIANTS)
-        for column, window in enumerate([0, 3, 40])
-    ],
+    [(*pair, ("predict", "own")[number % 2]) for number, pair in enumerate(pairs(0, 3, 40))],
 )
 def test_reading_with_a_cache_is_reading_at_once(variant, window, start):
     """One by one, in pieces, after going back, and long after the window's store has turned over."""
@@ -119,9 +140,7 @@ def test_reading_with_a_cache_is_reading_at_once(variant, window, start):
                     cache.rewind(min(5, LATE - at))
 
 
-@every_start
-@every_variant
-@every_window
+@pytest.mark.parametrize(("variant", "window", "start"), with_starts(0, 1, 3, CONTEXT - 2))
 def test_a_prompt_is_read_as_its_tokens_are(variant, window, start):
     backbone, tokens = made(variant, window, prediction_start=start), tokens_of(places=12)
     with torch.no_grad():
@@ -135,8 +154,7 @@ def test_a_prompt_is_read_as_its_tokens_are(variant, window, start):
             torch.testing.assert_close(backbone.extend(tokens[:, length:], cache).readout, whole.readout[:, length:])
 
 
-@every_variant
-@every_window
+@pytest.mark.parametrize(("variant", "window"), pairs(0, 1, 3, CONTEXT - 2))
 def test_a_long_prompt_is_read_in_parts(variant, window, monkeypatch):
     monkeypatch.setattr("statewise.backbones.base.PROMPT_POSITIONS", 1)
     backbone, tokens = made(variant, window, context=LATE), tokens_of(places=LATE)
@@ -192,8 +210,7 @@ def test_going_back_further_than_a_window_keeps_is_refused():
         assert cache.length == LATE - SLACK + 4
 
 
-@every_variant
-@pytest.mark.parametrize("window", [0, 3, 40])
+@pytest.mark.parametrize(("variant", "window"), pairs(0, 3, 40))
 def test_it_can_always_come_back_to_where_it_was_held(variant, window):
     """Whether what lies between is read in one piece or by the place, and more than once."""
     backbone, tokens = made(variant, window, context=3 * LATE), tokens_of(places=3 * LATE)
@@ -210,7 +227,7 @@ def test_it_can_always_come_back_to_where_it_was_held(variant, window):
             torch.testing.assert_close(backbone.extend(tokens[:, 50:52], cache).readout, whole[:, 50:52])
             cache.rewind(2)
         at = 50
-        for size in [LATE, *[1, 4] * (LATE // 5), 7]:
+        for size in [LATE, *[1, 4] * 12, 7]:
             found = backbone.extend(tokens[:, at : at + size], cache).readout
             torch.testing.assert_close(found, whole[:, at : at + size])
             at += size
@@ -240,8 +257,7 @@ def test_what_only_its_own_place_reads_hinders_no_going_back():
         torch.testing.assert_close(backbone.extend(tokens[:, 1:9], cache).readout, whole[:, 1:9])
 
 
-@every_variant
-@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize(("variant", "window"), pairs(0, 3))
 @pytest.mark.parametrize("length", [1, 2, 4, 9])
 def test_operations_are_counted_pair_by_pair(variant, window, length):
     backbone = made(variant, window, layers=3)

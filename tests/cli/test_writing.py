@@ -219,7 +219,7 @@ def on_a_full_disk(monkeypatch, home, number, work):
     return found, failing.count >= number
 
 
-ANEW = ("data city", "export gguf")
+ANEW = ("data city", "strips traces")
 QUICK = [*((name, True) for name in (*CHEAP, "strips learn")), *((name, False) for name in ANEW)]
 SLOW = [
     (name, overwrite)

@@ -4,7 +4,7 @@ import operator
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import statewise
@@ -61,7 +61,8 @@ def test_a_base_must_be_a_recipe():
         }
     )
 )
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
+@example({"learning_rate": 1e-08, "tokens": "300k", "threads": None, "clip": 0.0})
 def test_every_value_round_trips(fields):
     recipe = parse({**BASE, "trainer": fields}, [], TABLES)
     assert {name: getattr(recipe.trainer, name) for name in fields} == fields

@@ -1,5 +1,6 @@
 """Activations by name, against a forward pass by hand, and patches, against a forward pass with the change in it."""
 
+import itertools
 import json
 import re
 import shutil
@@ -247,15 +248,14 @@ def test_a_patched_model_is_one_with_the_change_in_its_forward_pass(made):
     model, hand = made
     batch, plain = whole(), state_of(made[0], whole())
     names = list(activations.hook_points(model))
-    for name in names:
-        for change in (torch.zeros_like, lambda x: 0.5 * x + 1):
-            with activations.patched(model, {name: change}):
-                patched = state_of(model, batch)
-            last = hand(model, batch.tokens, {name: change})
-            for key in ("readout", "state"):
-                expected = readout_by_hand(last, key)
-                found = patched.readout if key == "readout" else model.state_for_head(patched.state)
-                torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=named(name))
+    for name, change in zip(names, itertools.cycle([torch.zeros_like, lambda x: 0.5 * x + 1])):
+        with activations.patched(model, {name: change}):
+            patched = state_of(model, batch)
+        last = hand(model, batch.tokens, {name: change})
+        for key in ("readout", "state"):
+            expected = readout_by_hand(last, key)
+            found = patched.readout if key == "readout" else model.state_for_head(patched.state)
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=named(name))
     assert hooks(model) == 0
     torch.testing.assert_close(state_of(model, batch), plain, rtol=0, atol=0)
 

@@ -10,8 +10,6 @@ from statewise.reporting.panels import analysis_panels
 from statewise.reporting.report import write_report
 from statewise.run import Run
 
-pytestmark = pytest.mark.usefixtures("rendered")
-
 
 def line(label, x, y, role="line"):
     return {"label": label, "x": x, "y": y, "role": role}

@@ -65,7 +65,7 @@ def drawing(**dots):
     return {**ANALYSIS, "drawings": [{"title": "d", "layers": [], "points": [{**DOTS, **dots}]}]}
 
 
-@pytest.mark.parametrize("content", [ANALYSIS, drawing(), drawing(of_later="x")])
+@pytest.mark.parametrize("content", [ANALYSIS, drawing(of_later="x")])
 def test_analyses_may_have_no_drawings_and_points_of_later_versions(tmp_path, content):
     folder = make_run(tmp_path / "a", 1, 0.5)
     Run(folder).write_report("map", content)

@@ -8,8 +8,6 @@ from statewise.reporting.plots import draw_panels
 from statewise.reporting.report import write_report
 from statewise.run import Run
 
-pytestmark = pytest.mark.usefixtures("rendered")
-
 PANELS = (
     "path accuracy, held out",
     "loss, held out (nats per token)",

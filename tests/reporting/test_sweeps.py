@@ -8,8 +8,6 @@ from statewise.reporting.grouping import compare
 from statewise.reporting.panels import sweep_panels
 from statewise.reporting.report import write_report
 
-pytestmark = pytest.mark.usefixtures("rendered")
-
 FOUND = {0: (0.2, 0.4), 16: (0.5, 0.5), 64: (0.7, 0.9), 256: (0.6, 0.8)}
 """Accuracy by window, of two seeds."""
 

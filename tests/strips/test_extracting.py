@@ -46,8 +46,9 @@ def without(world, atom):
     return Domain(world.name, world.model.with_atoms(kept), start)
 
 
-@pytest.mark.parametrize("name", ["simple", "blocksworld:2", "blocksworld:3", "ferry:3x2", "gripper:2"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "seed"), [("simple", 1), ("blocksworld:2", 2), ("blocksworld:3", 1), ("ferry:3x2", 2), ("gripper:2", 1)]
+)
 def test_a_right_predictor_gives_a_model_that_is_proven_equivalent(name, seed):
     world = domain(name)
     made = extract(Walker(world), questions=200, seed=seed)
@@ -94,7 +95,7 @@ def test_fidelity_counts_what_the_model_gets_wrong():
 
 
 def test_the_folder_is_one_of_learning(tmp_path):
-    world, place = domain("blocksworld:3"), tmp_path / "m"
+    world, place = domain("blocksworld:2"), tmp_path / "m"
     made = extract(Walker(world), questions=200, folder=place, facts={"run": "runs/gpt"})
     assert read_learned_model(place) == made.model
     assert read_schemas(place) == made.schemas.schemas

@@ -137,7 +137,7 @@ def ragged_of(rows):
 
 
 @given(sequences, sequences, st.sampled_from([2, 32]), st.sampled_from([1, 2**20]), st.sampled_from([2, 3, 10]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_baselines_are_as_defined(training, held_out, longest, block, tried):
     training, held_out = (
         [([*tokens, END], min(prompt, len(tokens))) for tokens, prompt in rows] for rows in (training, held_out)

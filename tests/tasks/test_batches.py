@@ -143,7 +143,7 @@ def test_orders_by_formula_are_shared_and_resumed(monkeypatch, rows):
     st.integers(1, 4),
     st.integers(0, 2**32),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_consecutive_rows_are_lanes_that_walk_through_the_stream(lengths, context, world, each, seed):
     tokens = np.concatenate([[*range(1, length), 0] for length in lengths])
     opens = np.append(True, tokens[:-1] == 0)

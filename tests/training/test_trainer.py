@@ -183,7 +183,7 @@ def test_decayed_weights_are_those_of_an_objective_that_changes_them_itself(tmp_
     st.lists(st.integers(1, 12), min_size=1, max_size=3),
     st.sampled_from([(), ("--task.training_graphs=37",)]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_whatever_the_rhythm_and_the_cuts_the_run_is_the_same(tmp_path_factory, fields, cuts, flags):
     folder = tmp_path_factory.mktemp("runs")
     recipe = tiny("--trainer.steps=12", *flags, *(f"--trainer.{name}={value}" for name, value in fields.items()))

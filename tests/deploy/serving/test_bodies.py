@@ -36,7 +36,7 @@ def server():
         yield made
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(PATHS), BODIES)
 @example("/v1/completions", {"prompt": [10**400]})
 @example("/v1/completions", {"prompt": PROMPT, "stop": "\ud800"})

@@ -4,7 +4,6 @@ import asyncio
 import json
 
 import numpy as np
-import openai
 import pytest
 from running_server import running, story_model
 
@@ -31,7 +30,15 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def client(server):
+def openai():
+    """Takes as long to import as to test, and only one of the processes that run tests needs it."""
+    import openai
+
+    return openai
+
+
+@pytest.fixture(scope="module")
+def client(openai, server):
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
@@ -83,7 +90,7 @@ def test_a_suffix_conditions(server, client, name):
         assert found.choices[0].finish_reason == "length"
 
 
-def test_a_model_that_cannot_condition_says_so(client):
+def test_a_model_that_cannot_condition_says_so(openai, client):
     with pytest.raises(openai.BadRequestError, match="cannot condition on a suffix") as refused:
         client.completions.create(model="plain", prompt=PROMPT, suffix=SUFFIX)
     assert refused.value.param == "suffix"
@@ -127,7 +134,7 @@ def test_log_probabilities_are_those_of_the_model(server, client):
     assert found.usage.completion_tokens == 0
 
 
-def test_a_scored_text_may_fill_the_context(server, client):
+def test_a_scored_text_may_fill_the_context(openai, server, client):
     """The windows of a long text that `statewise lm-eval` scores get the same log-probabilities, asked for as
     lm-evaluation-harness does: its client lets the server generate one token after each."""
     model = server.models["plain"]
@@ -190,7 +197,7 @@ def test_token_ids_are_prompts_too(server, client):
         assert {choice.text for choice in found.choices} == set(own(server, "plain", limit=5))
 
 
-def test_embeddings_are_belief_vectors(server, client):
+def test_embeddings_are_belief_vectors(openai, server, client):
     texts = [PROMPT, "Tim", "Zoë saw a kite", "Tim"]
     model = server.models["bst"]
     rows = [model.task.encode(text) for text in texts]
@@ -207,7 +214,7 @@ def test_embeddings_are_belief_vectors(server, client):
     assert refused.value.param == "of"
 
 
-def test_models_are_listed(client):
+def test_models_are_listed(openai, client):
     assert [one.id for one in client.models.list()] == ["plain", "bst", "fixed", "middle"]
     assert client.models.retrieve("bst").owned_by == "statewise"
     with pytest.raises(openai.NotFoundError, match="there is no model 'other'"):
@@ -216,7 +223,7 @@ def test_models_are_listed(client):
         client.completions.create(model="other", prompt="Tim")
 
 
-def test_many_clients_at_once_get_what_each_gets_alone(server):
+def test_many_clients_at_once_get_what_each_gets_alone(openai, server):
     async def all_of_them():
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
 

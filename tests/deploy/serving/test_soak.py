@@ -20,7 +20,7 @@ def short(monkeypatch):
 
 def soak(model):
     with ThreadPoolExecutor(1) as pool:
-        return serving.run_soak(model, pool, 0.5, 8, least=60)
+        return serving.run_soak(model, pool, 0.1, 8, least=30)
 
 
 def test_a_server_whose_rows_are_independent_passes(model, capsys):

@@ -73,15 +73,15 @@ def test_an_interrupted_call_goes_on_from_what_it_listed(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("given", "how"),
-    [(CLEAN, {"method": "exact"}), (CLEAN, {}), (NOISY, {"noisy": True})],
+    ("given", "how", "shares"),
+    [(CLEAN, {"method": "exact"}, (0, 0.6)), (CLEAN, {}, (0, 0.4, 0.8)), (NOISY, {"noisy": True}, (0, 0.6))],
     ids=["exact", "auto", "auto, noisy"],
 )
-def test_learn_goes_on_whatever_it_was_at(tmp_path, given, how):
+def test_learn_goes_on_whatever_it_was_at(tmp_path, given, how, shares):
     """Stopped after more and more calls, in whichever learner that is, the same call ends as one that was not."""
     asked, cut = [], []
     whole = learn(given, **how, stop=lambda: bool(asked.append(None)))
-    for calls in [1 + int(share * len(asked)) for share in (0, 0.4, 0.8)]:
+    for calls in [1 + int(share * len(asked)) for share in shares]:
         folder = tmp_path / str(calls)
         learn(given, **how, folder=folder, stop=stop_at(calls))
         interrupted = (folder / "checkpoint.npz").exists()

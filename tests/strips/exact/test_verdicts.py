@@ -41,7 +41,7 @@ def some_rows(actions, most=12, longest=8):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(models(4, 3), some_rows(4), some_rows(4))
 def test_no_decided_verdict_is_wrong_on_clean_traces(model, rows, others):
     seen = Seen.of(labelled(model, rows))
@@ -164,16 +164,16 @@ def test_no_decided_verdict_is_wrong_where_an_action_has_a_constant(tmp_path, ne
     world = kitchens()
     drawn = traces(world, 200, 12, 1, negatives=negatives)
     seen = Seen.of(drawn, arity=3, constants=sorted(sorts_of(drawn.actions)[1]))
-    fresh = traces(world, 300, 12, 2, negatives=0.5, without=drawn)
+    fresh = traces(world, 120, 12, 2, negatives=0.5, without=drawn)
     found = check(seen, fresh)
     assert found.against_labels()["right"] == 1
-    assert found.counts()["valid"] > 50
+    assert found.counts()["valid"] > 20
     assert bool(found.counts()["invalid"]) == (negatives > 0)
     assert check(seen.with_constants([]), fresh).against_labels()["right"] < 1
     only = check(seen.with_constants(["kitchen"]), fresh)
     assert only.against_labels()["right"] == 1
     assert only.counts()["undecided"] < found.counts()["undecided"]
-    larger = check(seen, traces(kitchens(("kitchen", "hall", "attic")), 200, 12, 3, negatives=0.5))
+    larger = check(seen, traces(kitchens(("kitchen", "hall", "attic")), 80, 12, 3, negatives=0.5))
     assert larger.against_labels()["right"] == 1  # also of objects that training lacks
     (tmp_path / "seen.json").write_bytes(seen.as_json())
     assert check(read_seen(tmp_path), fresh).verdicts == found.verdicts

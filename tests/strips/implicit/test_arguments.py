@@ -160,7 +160,7 @@ NAMED_BY_CHANCE = [
 """The only change is of an object that the action names, too; that of the other action is not changed."""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @example((None, NAMED_BY_CHANCE))
 @given(logs())
 def test_learned_schemas_repeat_the_walks(case):

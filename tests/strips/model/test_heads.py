@@ -41,7 +41,7 @@ def slow_verdicts(model: ActionModel, given: Traces):
     return alarms, catches, at_risk
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(some_traces(), st.integers(0, 10**6), st.integers(0, 5))
 def test_verdicts_are_those_of_a_plain_loop(given_traces, seed, count):
     heads = random_heads(seed, count)

@@ -336,16 +336,16 @@ def test_a_restart_is_what_it_is_alone(more):
 @pytest.mark.parametrize("kept", [[1], [0, 3], [3, 1]])
 def test_the_end_of_others_changes_nothing(more, kept):
     whole, parted = made(**more), made(**more)
-    train(whole, 30)
-    train(parted, 30)
+    train(whole, 12)
+    train(parted, 12)
     parted.keep(np.array(kept))
     assert parted.numbers.tolist() == kept
-    train(whole, 50)
-    train(parted, 20)
+    train(whole, 20)
+    train(parted, 8)
     parted.keep(np.array([0]))
-    train(parted, 30)
+    train(parted, 12)
     assert parted.numbers.tolist() == kept[:1]
-    assert parted.steps == 80
+    assert parted.steps == 32
     assert np.allclose(weights(parted)[0], weights(whole)[kept[0]], atol=1e-4)
 
 
