@@ -438,12 +438,12 @@ def run_soak(model: Model, pool: Executor, seconds: float, clients: int, least: 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    options = parser(__doc__)
+    options = parser(__doc__, quick=True)
     options.add_argument("--soak", type=float, metavar="MINUTES", help="mixed requests for so long, instead")
     options.add_argument("--peer", metavar="PYTHON", help="interpreter whose `transformers serve` is measured, too")
     options.add_argument("--clients", type=int, default=50, help="of --soak (default 50)")
     given = options.parse_args(words)
-    bench = Benchmark(given.smoke)
+    bench = Benchmark(given.smoke, given.quick)
     machine.keep_freed_memory()
     context = multiprocessing.get_context("spawn")
     # A smoke run has its clients in this process, as tests load this file under a name that no other process knows.

@@ -42,9 +42,12 @@ def make(way: str, precision: str, size: Size) -> Callable[[], list[Tensor]]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    given = parser(__doc__, quick=True).parse_args(words)
+    bench = Benchmark(given.smoke, given.quick)
     size, alike_at = Size(8192, 512, 16384), Size(512, 512, 16384)
     others = [Size(4096, 128, 1000), Size(2048, 256, 4096), Size(4096, 256, 16384)]
+    if bench.quick:
+        others = []
     if bench.smoke:
         size = alike_at = Size(32, 64, 256)
         others = [size]
