@@ -28,6 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser(__doc__, quick=True).parse_args(words)
     bench = Benchmark(given.smoke, given.quick)
     tokens, lengths = (128, (16, 128)) if bench.smoke else (6144, (16, 32, 64, 128, 256, 512, 1024))
+    lengths = lengths[::3] if bench.quick else lengths
     machine.keep_freed_memory()
     print(f"{tokens} tokens, {HEADS} heads of {WIDTH}")
     for precision, length in itertools.product(precisions(), lengths):

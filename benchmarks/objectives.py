@@ -3,9 +3,9 @@
 python benchmarks/objectives.py
 
 8 layers, 768 wide, 8 heads, T = 256, vocabulary 1000, eight sequences a step (four with `--quick`). How many times as
-long as GPT's a step takes is set against how many times as many operations its matrix products are, counted in this run: that is the limit
-on a processor that does nothing else. The ratios of Table 3 of the next-latent prediction paper (H100, a batch of 256)
-stand beside. Parameter counts must be those of that table, to the million.
+long as GPT's a step takes is set against how many times as many operations its matrix products are, counted in this
+run: that is the limit on a processor that does nothing else. The ratios of Table 3 of the next-latent prediction paper
+(H100, a batch of 256) stand beside. Parameter counts must be those of that table, to the million.
 """
 
 from __future__ import annotations
