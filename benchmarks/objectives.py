@@ -106,7 +106,7 @@ CASES = {
 
 
 QUICK = ("MTP, d = 8", "JTP, d = 8", "NextLat, d = 8", "BST", "BST, mixture")
-"""Cases of a quick run, which takes half of the sequences: the longest horizons, and both heads."""
+"""Cases of quick and smoke runs: the longest horizons, and both heads. A quick run takes half of the sequences."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -118,7 +118,7 @@ def main(words: Sequence[str] | None = None) -> int:
     assert bench.smoke or millions(gpt) == 57, millions(gpt)
     plain = stepper(gpt, size, precision)
     least = operations(plain)
-    cases = {title: CASES[title] for title in QUICK} if bench.quick else CASES
+    cases = {title: CASES[title] for title in QUICK} if bench.quick or bench.smoke else CASES
     for title, case in cases.items():
         objective = make(case.objective, size, **case.fields)
         found = millions(objective)

@@ -185,7 +185,7 @@ def processor(width: int) -> list[str]:
     """The processor, and which features it has that fast products need."""
     known = getattr(torch.cpu, "get_capabilities", dict)()
     features = ", ".join(f"{name} {'yes' if known.get(name) else 'no'}" for name in FEATURES)
-    text = f"Processor: {processor_name()}, {torch.get_num_threads()} threads; {features}"
+    text = f"Processor: {processor_name()}, {torch.get_num_threads()} thread(s); {features}"
     return textwrap.wrap(text, width, subsequent_indent="  ")
 
 
