@@ -296,7 +296,7 @@ def alone_against_loop(
         "loop": counted("loop", lambda: loop(prompts)),
     }
     seconds = bench.in_turn(ways, rounds=9, warm_up=1)
-    calls = 1 if bench.smoke else 10
+    calls = bench.rounds(9) + (0 if bench.smoke else 1)  # that warmed up
     for name, spent in seconds.items():
         rate = len(prompts) * TOKENS / float(np.median(spent))
         each = 1e3 * cpu[name] / (calls * len(prompts) * TOKENS)
