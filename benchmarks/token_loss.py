@@ -2,7 +2,7 @@
 
 python benchmarks/token_loss.py
 
-8,192 positions (half of them with `--quick`), width 512, vocabulary 16,384, the gradients of readout and head taken. The
+8,192 positions (4,096 with `--quick`), width 512, vocabulary 16,384, the gradients of readout and head taken. The
 reference computes all logits, their log-softmax and the loss, and leaves the rest to autograd. Each way runs in a
 process of its own. The second part shows, without a bar, how the two ways compare at other sizes: `WHOLE_UP_TO` in
 `objectives/vocabulary_head.py` was read off it.
