@@ -116,7 +116,7 @@ def main(words: Sequence[str] | None = None, folder: Path = HERE, quick: Sequenc
         print(f"{time.monotonic() - began:.0f} s", flush=True)
     print("\n".join(table(rows, shutil.get_terminal_size((100, 24)).columns)))
     if missing:
-        print(f"\nNo time was left for: {', '.join(missing)}. Give more by --minutes.")
+        print("\n" + textwrap.fill(f"No time was left for: {', '.join(missing)}. Give more by --minutes.", 80))
     return int(failed)
 
 
