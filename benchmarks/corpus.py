@@ -2,7 +2,7 @@
 how much more memory a text of ten times the size takes.
 
 python benchmarks/corpus.py
-python benchmarks/corpus.py --gigabytes 1 10  # these sizes, and training on each corpus: over an hour, and 16 GB of disk
+python benchmarks/corpus.py --gigabytes 1 10  # these sizes, and training on each corpus: over an hour, 16 GB of disk
 """
 
 from __future__ import annotations
