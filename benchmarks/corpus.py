@@ -2,11 +2,13 @@
 how much more memory a text of ten times the size takes.
 
 python benchmarks/corpus.py
+python benchmarks/corpus.py --gigabytes 1 10  # these sizes, and training on each corpus: over an hour, 16 GB of disk
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -17,7 +19,11 @@ from itertools import accumulate
 from pathlib import Path
 
 import own_process
+import past_memory
 from timing import Benchmark, parser
+
+DRAWN = 64_000_000
+"""Bytes of a text that are drawn at most."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +48,19 @@ def made_up_lines() -> list[str]:
 
 
 def made_up_text(path: Path, megabytes: float, *, marks: bool) -> None:
-    """Lines in documents of some 2 kB, or all in one."""
-    rng, lines, written = random.Random(1), made_up_lines(), 0
+    """Lines in documents of some 2 kB, or all in one. What is longer than `DRAWN` repeats its beginning."""
+    rng, lines, written, wanted = random.Random(1), made_up_lines(), 0, megabytes * 1_000_000
     with open(path, "w") as file:
-        while written < megabytes * 1_000_000:
+        while written < min(wanted, DRAWN):
             text = "\n".join(rng.choices(lines, k=32)) + ("\n<|endoftext|>\n" if marks else "\n")
             file.write(text)
             written += len(text)
+    with open(path, "rb") as beginning, open(path, "ab") as file:
+        drawn = written
+        while written < wanted:
+            if not (part := beginning.read(min(2**20, drawn - beginning.tell()))):
+                beginning.seek(0)
+            written += file.write(part)
 
 
 def measure(text: Path, out: Path, tokenizer: str) -> Found:
@@ -62,9 +74,23 @@ def measure(text: Path, out: Path, tokenizer: str) -> Found:
     return Found(processor, wall, own_process.peak(), len(corpus.training) + len(corpus.held_out))
 
 
+def training(corpus: Path, smoke: bool) -> float:
+    """Peak memory in MB of a process that trains on a corpus."""
+    return past_memory.measure(corpus, smoke).peak
+
+
 def main(words: Sequence[str] | None = None) -> int:
-    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    options = parser(__doc__)
+    options.add_argument("--gigabytes", type=float, nargs=2, metavar=("SMALL", "LARGE"), help="sizes of the texts")
+    given = options.parse_args(words)
+    if given.gigabytes and not 0 < given.gigabytes[0] < given.gigabytes[1] < float("inf"):
+        options.error("--gigabytes takes two sizes, the smaller one first")
+    bench = Benchmark(given.smoke)
     sizes, learned_from, symbols = ((0.02, 0.1), 0.02, 512) if bench.smoke else ((4, 40), 2, 8192)  # sizes in MB
+    separations = {"documents of 2 kB": True, "one document": False}
+    if given.gigabytes:
+        sizes = tuple(1000 * size for size in given.gigabytes)
+        separations.pop("one document")
 
     def in_own_process(*arguments: object) -> Found:
         return measure(*arguments) if bench.smoke else own_process.call(measure, *arguments)
@@ -74,18 +100,27 @@ def main(words: Sequence[str] | None = None) -> int:
         made_up_text(folder / "learn.txt", learned_from, marks=True)
         in_own_process(folder / "learn.txt", folder / "learned", f"bpe:{symbols}")
         tokenizer = str(folder / "learned" / "tokenizer.json")
-        for what, marks in (("documents of 2 kB", True), ("one document", False)):
-            peaks = []
+        for what, marks in separations.items():
+            peaks, trained = [], []
             for size in sizes:
                 made_up_text(folder / "text.txt", size, marks=marks)
-                found = in_own_process(folder / "text.txt", folder / f"{marks}-{size}", tokenizer)
+                out = folder / f"{marks}-{size}"
+                found = in_own_process(folder / "text.txt", out, tokenizer)
                 peaks.append(found.peak)
                 print(
                     f"  {what}, {size} MB: {found.wall:.1f} s, {found.processor:.1f} s of processor time, "
-                    f"{found.tokens:,} tokens, peak memory {found.peak:.0f} MB"
+                    f"{found.tokens:,} tokens, peak memory {found.peak:.0f} MB",
+                    flush=True,
                 )
+                if given.gigabytes:
+                    trained.append(own_process.call(training, out, bench.smoke))
+                    print(f"  training on it, an eighth of its rows read: peak memory {trained[-1]:.0f} MB", flush=True)
+                    shutil.rmtree(out)
             bench.at_least(f"{what}: MB a second of one core", size / found.processor, 1)
-            bench.at_most(f"{what}: MB more for {sizes[1] - sizes[0]:g} MB more of text", peaks[1] - peaks[0], 32)
+            more = f"{sizes[1] - sizes[0]:g} MB more of text"
+            bench.at_most(f"{what}: MB more for {more}", peaks[1] - peaks[0], 32)
+            if trained:
+                bench.at_most(f"training: MB more for {more}", trained[1] - trained[0], 32)
     return bench.exit_code()
 
 

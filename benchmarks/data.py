@@ -26,7 +26,8 @@ from statewise.training.trainer import prefetch
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    given = parser(__doc__, quick=True).parse_args(words)
+    bench = Benchmark(given.smoke, given.quick)
     machine.keep_freed_memory()
     precision = machine.choose_precision("auto", "cpu")
     for task in ([], ["--task.degree=5", "--task.length=5", "--task.nodes=50"]):

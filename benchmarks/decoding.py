@@ -32,9 +32,10 @@ def read_again(predictor: Predictor, prompts: np.ndarray, limit: int) -> np.ndar
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    given = parser(__doc__, quick=True).parse_args(words)
+    bench = Benchmark(given.smoke, given.quick)
     machine.keep_freed_memory()
-    graphs = 4 if bench.smoke else 256
+    graphs = 4 if bench.smoke else 64 if bench.quick else 256
     flags = ["--task.degree=2", "--task.length=20", "--task.nodes=50", f"--task.held_out_graphs={graphs}"]
     model = new_model(read_recipe(recipe_text("path-star-small"), flags))
     predictor, decoder = model.predictor(), make_decoder("greedy")

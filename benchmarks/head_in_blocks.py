@@ -45,7 +45,10 @@ def against_whole(
     they are compared, `alike` the least cosine by precision."""
     measured = {
         precision: own_process.in_turn(
-            measure, {way: (make, way, precision, size) for way in WAYS}, rounds=2, smoke=bench.smoke
+            measure,
+            {way: (make, way, precision, size) for way in WAYS},
+            rounds=1 if bench.quick else 2,
+            smoke=bench.smoke,
         )
         for precision in precisions()
     }

@@ -100,10 +100,10 @@ def by_kind(step: Callable[[], None]) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    options = parser(__doc__)
+    options = parser(__doc__, quick=True)
     options.add_argument("--profile", action="store_true", help="print where the time of each step goes")
     given = options.parse_args(words)
-    bench = Benchmark(given.smoke)
+    bench = Benchmark(given.smoke, given.quick)
     precision = like_the_trainer()
     chosen = {"path-star-small": ["next_latent"]} if given.smoke else STEPS
     small = ["--backbone.width=32", "--trainer.batch_size=8"] if given.smoke else []
@@ -123,7 +123,7 @@ def main(words: Sequence[str] | None = None) -> int:
             with Traffic() as traffic:
                 step()
             tokens, width = batches[0].tokens.numel(), recipe.backbone.config.width
-            rounds = 1 if given.smoke else 10
+            rounds = bench.rounds(10)
             rate = rates(tokens, width, 4 * width, (precision,), rounds)[precision]
             memory = bytes_per_second(4 * tokens * width, rounds)
             products, others = flops.get_total_flops() / rate, traffic.bytes / memory
@@ -135,7 +135,8 @@ def main(words: Sequence[str] | None = None) -> int:
             )
             if given.profile:
                 print("\n".join(by_kind(step)))
-            bench.at_least(f"{name} {kind}: share of its limit", (products + others) / seconds, BAR)
+            limit = products + others
+            bench.at_least(f"{name} {kind}: share of its limit", limit / seconds, BAR, f"{1e3 * limit:.1f} ms")
     return bench.exit_code()
 
 

@@ -296,7 +296,7 @@ def alone_against_loop(
         "loop": counted("loop", lambda: loop(prompts)),
     }
     seconds = bench.in_turn(ways, rounds=9, warm_up=1)
-    calls = 1 if bench.smoke else 10
+    calls = bench.rounds(9) + (0 if bench.smoke else 1)  # that warmed up
     for name, spent in seconds.items():
         rate = len(prompts) * TOKENS / float(np.median(spent))
         each = 1e3 * cpu[name] / (calls * len(prompts) * TOKENS)
@@ -438,12 +438,12 @@ def run_soak(model: Model, pool: Executor, seconds: float, clients: int, least: 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    options = parser(__doc__)
+    options = parser(__doc__, quick=True)
     options.add_argument("--soak", type=float, metavar="MINUTES", help="mixed requests for so long, instead")
     options.add_argument("--peer", metavar="PYTHON", help="interpreter whose `transformers serve` is measured, too")
     options.add_argument("--clients", type=int, default=50, help="of --soak (default 50)")
     given = options.parse_args(words)
-    bench = Benchmark(given.smoke)
+    bench = Benchmark(given.smoke, given.quick)
     machine.keep_freed_memory()
     context = multiprocessing.get_context("spawn")
     # A smoke run has its clients in this process, as tests load this file under a name that no other process knows.

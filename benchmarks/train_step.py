@@ -57,7 +57,8 @@ def fused(*given: torch.Tensor, documents: torch.Tensor | None = None, **more: A
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    given = parser(__doc__, quick=True).parse_args(words)
+    bench = Benchmark(given.smoke, given.quick)
     flags = flags_of(bench)
     machine.keep_freed_memory()
     chosen = machine.choose_precision("auto", "cpu")
@@ -81,7 +82,8 @@ def main(words: Sequence[str] | None = None) -> int:
         rate = rates(128 if bench.smoke else 8192, backbone.width, 4 * backbone.width, ("fp32", "bf16"))
         limit = rate["bf16"] / rate["fp32"]
         print(f"  default against fp32 with fused attention: {faster:.2f} x; bare products: {limit:.2f} x")
-        bench.at_least("gain of the default, as a share of the gain of bare products", faster / limit, 0.75)
+        what = "gain of the default, as a share of the gain of bare products"
+        bench.at_least(what, faster / limit, 0.75, f"{limit:.2f} x")
     else:
         print("  this processor is not fast at bf16: no bar for the default against fp32")
     bench.at_most("step time, NextLat horizon 1 against GPT", ratio(seconds["NextLat, horizon 1"], default), 1.15)
