@@ -16,7 +16,7 @@ from statewise.decoding import make_decoder
 from statewise.evaluation.infilling import Filled, fill_gaps, likeliest_before, referee
 from statewise.model.model import load_model
 from statewise.run import Run, report_of
-from statewise.tasks.automaton import Automaton
+from statewise.tasks.path_star import PathStar, PathStarConfig
 
 TINY = [
     "--task.vocabulary=300",
@@ -151,8 +151,11 @@ def test_another_model_ranks_the_candidates(runs, tmp_path, capsys):
     assert not out.exists()
     with model.asking() as predictor, pytest.raises(ValueError, match="goal_search or beam"):
         list(fill_gaps(predictor, model.task, make_decoder("greedy"), model.task.goals(1), choose=lambda *given: 0))
-        with pytest.raises(ValueError, match="model that ranks cannot read the sequences: unknown symbol 'Once'"):
-            likeliest_before(predictor, Automaton(Automaton.Config()), "Once", ["1"], "0")
+    with (
+        model.asking() as predictor,
+        pytest.raises(ValueError, match="model that ranks cannot read the sequences: unknown symbol 'Once'"),
+    ):
+        likeliest_before(predictor, PathStar(PathStarConfig()), "Once", ["1"], "0")
 
 
 @pytest.mark.slow
