@@ -53,7 +53,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         self.head = None if config.tied else Matrix(config.width, vocabulary, bias=False)
         init_weights(self, config.init, config.layers)
         self._one_row: OneRow | None = None
-        self.register_state_dict_post_hook(_store_by_rows)
+        self.register_state_dict_post_hook(_store_by_rows)  # type: ignore[no-untyped-call]
         linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
         self.block_weights = sum(linear.weight.numel() for linear in linears)
 
