@@ -370,6 +370,7 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["learn", "train.csv", "--atoms", "0", "--out", "x"], "atoms must be at least 1"),
         (["learn", "train.csv", "--atoms", "many", "--out", "x"], "a number or auto, not 'many'"),
         (["learn", "train.csv", "--atomz", "3", "--out", "x"], "did you mean --atoms"),
+        (["traces", "simple", "--num", "3", "--noise-of", "steps", "--out", "x.csv"], "give its share, too"),
         (["learn", "train.csv", "--lifted", "--noise", "0.7", "--out", "x"], "noise must be at least 0 and below 0.5"),
         (["learn", "train.csv", "--lifted", "--atoms", "3", "--out", "x"], "--lifted always finds the number"),
         (["learn", "pos.csv", "--lifted", "--noise", "auto", "--out", "x"], "without negative traces, noise cannot"),
@@ -892,4 +893,5 @@ def test_a_model_is_extracted_from_a_run(capsys, tmp_path):
     ):
         code, _, err = called(capsys, *more)
         assert (code, "Traceback" in err, "statewise: " in err) == (2, False, True), (more, err)
+        assert "questions in" not in err
     assert read_learned_model(tmp_path / "m").names == domain("blocksworld:2").model.names

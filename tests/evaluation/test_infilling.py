@@ -13,9 +13,10 @@ from doubles import MarkovPredictor, small_stories
 
 from statewise.cli import main
 from statewise.decoding import make_decoder
-from statewise.evaluation.infilling import Filled, fill_gaps, referee
+from statewise.evaluation.infilling import Filled, fill_gaps, likeliest_before, referee
 from statewise.model.model import load_model
 from statewise.run import Run, report_of
+from statewise.tasks.path_star import PathStar, PathStarConfig
 
 TINY = [
     "--task.vocabulary=300",
@@ -134,12 +135,15 @@ def test_another_model_ranks_the_candidates(runs, tmp_path, capsys):
     assert others  # the beam's own order would have chosen otherwise
     code, _, err = called(capsys, *words, runs["closing"])
     assert (code, "started with other settings" in err) == (2, True)
+    code, _, err = called(capsys, *words[:-1])
+    assert (code, "is not set" in err) == (2, True)
     out.unlink()
     for more, message in (
-        ([runs["fim"]], "of sequences in plain order"),
+        ([runs["fim"]], "task.encoding plain"),
         ([runs["plain"], "--unconditional"], "--unconditional leaves no ending"),
         ([runs["plain"], "--decoder", "greedy"], "ranks nothing"),
         ([tmp_path / "nothing"], "nothing"),
+        ([""], "not a run directory"),
     ):
         given = [word for word in words if word not in ("--beams", 4)] if "greedy" in more else words
         code, _, err = called(capsys, *given, *more)
@@ -147,6 +151,11 @@ def test_another_model_ranks_the_candidates(runs, tmp_path, capsys):
     assert not out.exists()
     with model.asking() as predictor, pytest.raises(ValueError, match="goal_search or beam"):
         list(fill_gaps(predictor, model.task, make_decoder("greedy"), model.task.goals(1), choose=lambda *given: 0))
+    with (
+        model.asking() as predictor,
+        pytest.raises(ValueError, match="model that ranks cannot read the sequences: unknown symbol 'O'"),
+    ):
+        likeliest_before(predictor, PathStar(PathStarConfig()), "Once", ["1"], "0")
 
 
 @pytest.mark.slow

@@ -144,7 +144,9 @@ def test_each_of_several_works_has_a_bar_that_says_how_far_it_is():
     assert max(map(len, (first, second, third))) <= 80
 
 
-def test_without_a_terminal_each_tenth_of_a_work_has_a_line(capsys):
+@pytest.mark.parametrize("colour", ["", "1"])
+def test_without_a_terminal_each_tenth_of_a_work_has_a_line(capsys, monkeypatch, colour):
+    monkeypatch.setenv("FORCE_COLOR", colour)
     with Bars("steps") as bars:
         for done in (0, 99, 100, 110, 250, 1000):
             bars.show("first", done, 1000)

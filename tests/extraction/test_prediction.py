@@ -93,6 +93,12 @@ def test_symbols_are_the_actions_unless_they_are_named(logs):
         assert set(SequencePredictor(model, inference).actions) == {"go", "stop", "a", "b"}
 
 
+def test_tasks_whose_symbols_cannot_stand_side_by_side_are_refused():
+    model = model_of({"name": "path_star"})
+    with model.asking() as inference, pytest.raises(ValueError, match="one symbol for each action"):
+        SequencePredictor(model, inference)
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [

@@ -18,7 +18,7 @@ from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.backbones.nn.layers import Matrix, TokenEmbedding, init_weights, make_norm
 from statewise.backbones.nn.masks import Documents, causal, keys_in_reach
-from statewise.backbones.nn.one_row import OneRow, store_by_columns
+from statewise.backbones.nn.one_row import OneRow, can_be_replaced, store_by_columns
 from statewise.batch import Batch, Hidden
 
 
@@ -53,6 +53,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         self.head = None if config.tied else Matrix(config.width, vocabulary, bias=False)
         init_weights(self, config.init, config.layers)
         self._one_row: OneRow | None = None
+        self.register_state_dict_post_hook(_store_by_rows)  # type: ignore[no-untyped-call]
         linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
         self.block_weights = sum(linear.weight.numel() for linear in linears)
 
@@ -90,16 +91,16 @@ class GPT(Branching, Counted, Followed, Hookable):
 
     def prepare_one_row(self) -> None:
         """Makes passes without gradients over one token of a single row fast, and those of a few rows faster: the
-        matrices are from now on stored by columns. For models on a CPU that no longer change; a model that cannot gain
-        stays as it is. To save the weights elsewhere than in a run, call `contiguous()` on them. See `nn.one_row`."""
-        weight = self.head_weight()
-        exact = weight.dtype in (torch.float32, torch.float64)
-        if self.device.type != "cpu" or not exact or self.config.attention != "softmax" or self.training:
+        matrices are from now on stored by columns, and those in `state_dict()` are copies, by rows. For models on a
+        CPU that no longer change; a model that cannot gain stays as it is. See `nn.one_row`."""
+        head = self.head_weight()
+        parameters = [*self.parameters(), head]
+        if self.training or not can_be_replaced(self.config, self.blocks, self.norm, parameters):
             return
-        parts = [part.weight for part in self.modules() if isinstance(part, nn.Linear | TokenEmbedding)]
-        store_by_columns(weight for weight in parts if weight is not None)
+        linears = [part.weight for part in self.modules() if isinstance(part, nn.Linear)]
+        store_by_columns([head, self.embedding.matrix, *linears])
         blocks = [block for block in self.blocks if isinstance(block, Block)]
-        self._one_row = OneRow(self.config, blocks, self.norm, self.head_weight(), self)
+        self._one_row = OneRow(self.config, blocks, self.norm, head, self)
 
     @property
     @override
@@ -113,15 +114,10 @@ class GPT(Branching, Counted, Followed, Hookable):
         return applied
 
     @override
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *others: Any) -> None:
-        if local_metadata.get("assign_to_params_buffers"):
-            self._one_row = None
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
-
-    @override
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
-        if self._one_row is not None and readout.shape[-1] == readout.numel() == self.width and self._one_row.exact():
-            found = torch.from_numpy(self._one_row.head(readout.reshape(-1).numpy()))
+        one = self._one_row
+        if one is not None and readout.shape[-1] == readout.numel() == self.width and one.fits_head(self.head_weight()):
+            found = torch.from_numpy(one.head(readout.reshape(-1).numpy()))
             return found.view(*readout.shape[:-1], -1)
         return super().logits(readout, frozen=frozen)
 
@@ -214,6 +210,16 @@ class GPT(Branching, Counted, Followed, Hookable):
         for layer, block in enumerate(self.blocks):
             points |= block_hook_points(layer, block, self.config.heads)
         return {**points, "ln_final.hook_out": HookPoint(self.norm)}
+
+
+def _store_by_rows(model: nn.Module, tensors: dict[str, Any], prefix: str, metadata: object) -> None:
+    """Copies the matrices of a state dict that `prepare_one_row` stored by columns, since safetensors writes none such;
+    a tensor under two names stays one. Parameters themselves (`keep_vars`) stay."""
+    copies: dict[int, Tensor] = {}
+    for name, value in tensors.items():
+        detached = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+        if name.startswith(prefix) and detached and not value.is_contiguous():
+            tensors[name] = copies.setdefault(value.data_ptr(), value.contiguous())
 
 
 class GPTBranch(Branch):

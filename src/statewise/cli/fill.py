@@ -73,10 +73,10 @@ def run(words: list[str]) -> int:
         options.limit,
         options.reverse,
     )  # wrong options fail before the model is loaded
-    if options.ranked_by:
+    if options.ranked_by is not None:
         filling.check_ranking()
     model = load_model(options.run, options.checkpoint, options.device)
-    ranker = load_model(options.ranked_by, device=options.device) if options.ranked_by else None
+    ranker = None if options.ranked_by is None else load_model(options.ranked_by, device=options.device)
 
     def show(done: int, total: int, one: Filled) -> None:
         say(f"{done}/{total}  ...{one.completion[:90]!r}", file=sys.stderr)

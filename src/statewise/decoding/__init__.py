@@ -56,8 +56,8 @@ def as_search(decoder: Decoder, name: str) -> Search:
     from statewise.decoding.base import Search
 
     if not isinstance(decoder, Search):
-        searches = ", ".join(other for other in DECODERS if issubclass(DECODERS[other], Search))
-        raise ValueError(f"decoder {name} finds one completion and ranks nothing: for candidates choose of {searches}")
+        searches = " or ".join(other for other in DECODERS if issubclass(DECODERS[other], Search))
+        raise ValueError(f"decoder {name} finds one completion and ranks nothing: choose {searches}")
     return decoder
 
 

@@ -164,11 +164,15 @@ def reads_goals_first(task: Task) -> bool:
 def likeliest_before(predictor: Predictor, task: Task, prompt: str, middles: Sequence[str], goal: str) -> int:
     """The index of the middle after which a forward model of `task` finds the goal likeliest; the first of equal ones.
 
-    Raises `ValueError` without a goal, or for a sequence longer than the model's context.
+    Raises `ValueError` without a goal, for text that is not of `task`, or for a sequence longer than the model's
+    context.
     """
     if not goal:
         raise ValueError("middles are ranked by the likelihood of what follows them, and nothing does")
-    pieces = [_tokens(task, prompt, middle, goal) for middle in middles]
+    try:
+        pieces = [_tokens(task, prompt, middle, goal) for middle in middles]
+    except ValueError as error:
+        raise ValueError(f"the model that ranks cannot read the sequences: {error}") from None
     longest = max(sum(map(len, three)) for three in pieces)
     if longest > predictor.context:
         raise ValueError(

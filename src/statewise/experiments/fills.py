@@ -89,7 +89,10 @@ class Filling:
             self.check_ranking()
             with ranker.asking():
                 if reads_goals_first(ranker.task):
-                    raise ValueError("the model that ranks reads endings first: use one of sequences in plain order")
+                    raise ValueError(
+                        "the model that ranks was trained to read endings first: choose one that was trained with "
+                        "task.encoding plain"
+                    )
         decoder, task = make_decoder(self.decoder, **self.fields), model.task
         with model.asking():
             wanted = gaps(task, self.num, unconditional=self.unconditional)

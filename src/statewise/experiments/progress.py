@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 from statewise.config.recipe import Recipe
 from statewise.data_types import DETAILS
@@ -110,6 +111,14 @@ class _Safe(Console):
 
     def __init__(self, *, stderr: bool) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    @property
+    @override
+    def is_terminal(self) -> bool:
+        """Whether the output is a terminal, or TTY_COMPATIBLE says that it takes what one does. FORCE_COLOR alone, with
+        which rich assumes a terminal, would draw bars into files."""
+        compatible = os.environ.get("TTY_COMPATIBLE") == "1"
+        return super().is_terminal and (compatible or self.file.isatty())
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """See `Console`; the control characters of rich itself are segments of their own."""

@@ -98,7 +98,9 @@ class Ledger:
             return
         before = {key: value for key, value in rows[0].items() if key != "title"}
         changed = [
-            f"{key} was {before.get(key)}, is {value}" for key, value in self.facts.items() if before.get(key) != value
+            f"{key} was {_set(before.get(key))}, is {_set(value)}"
+            for key, value in self.facts.items()
+            if before.get(key) != value
         ]
         if changed:
             raise ValueError(f"{self.path} was started with other settings: {'; '.join(changed)}: choose another `out`")
@@ -106,6 +108,10 @@ class Ledger:
             os.truncate(self.path, len(whole))  # a last line without its end is incomplete after a kill during writing
         self.records = rows[1:]
         self._written = len(self.records)
+
+
+def _set(value: object) -> object:
+    return "not set" if value is None else value
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import nn
 
 from statewise.backbones.nn import one_row
 
@@ -186,3 +188,159 @@ def test_a_model_that_cannot_gain_stays_as_it_is(change):
     model.prepare_one_row()
     assert model._one_row is None
     assert all(parameter.is_contiguous() for parameter in model.parameters())
+
+
+class Adapted(nn.Module):
+    """A layer with something added to its result, as libraries of adapters wrap it."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.base_layer = layer
+
+    def __getattr__(self, name):
+        return super().__getattr__(name) if name == "base_layer" else getattr(self.base_layer, name)
+
+    def forward(self, *given):
+        return self.base_layer(*given) + 1
+
+
+def adapt_linear(model):
+    model.blocks[0].mlp.in_proj = Adapted(model.blocks[0].mlp.in_proj)
+
+
+def adapt_norm(model):
+    model.norm = Adapted(model.norm)
+
+
+def adapt_block(model):
+    model.blocks[1] = Adapted(model.blocks[1])
+
+
+def exchange_blocks(model):
+    model.blocks = nn.ModuleList([model.blocks[1], model.blocks[0]])
+
+
+def set_parameter(model):
+    model.blocks[0].attention.out_proj.weight = nn.Parameter(model.blocks[1].attention.out_proj.weight / 2)
+
+
+def set_data(model):
+    model.blocks[0].mlp_norm.weight.data = model.blocks[0].mlp_norm.weight.data * 2
+
+
+def set_embedding(model):
+    model.embedding.weight = nn.Parameter(model.embedding.weight * 2)
+
+
+def set_data_of_embedding(model):
+    model.embedding.weight.data = model.embedding.weight.data * 2
+
+
+def set_forward(model):
+    part = model.blocks[0].attention.out_proj
+    part.forward = lambda x, plain=part.forward: plain(x) + 1
+
+
+def set_attention(model):
+    attend = model.blocks[0].attention.attend
+    model.blocks[0].attention.attend = lambda *given, **options: attend(*given, **options) * 2
+
+
+def parametrize(model):
+    torch.nn.utils.parametrizations.weight_norm(model.blocks[0].attention.in_proj)
+    model.blocks[0].attention.in_proj.parametrizations.weight.original0.data.mul_(2)
+
+
+CHANGES = [
+    adapt_linear,
+    adapt_norm,
+    adapt_block,
+    exchange_blocks,
+    set_parameter,
+    set_data,
+    set_embedding,
+    set_data_of_embedding,
+    set_forward,
+    set_attention,
+    parametrize,
+]
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("tied", [False, True])
+def test_parts_and_weights_that_are_replaced_count(change, before, tied):
+    """Whether they are replaced before the preparation or after it."""
+    untouched, plain, fast = (make(False, layers=2, tied=tied) for _ in range(3))
+    change(plain)
+    for step in (change, type(fast).prepare_one_row)[:: 1 if before else -1]:
+        step(fast)
+    with torch.inference_mode():
+        expected = decode(plain)
+        torch.testing.assert_close(decode(fast), expected, rtol=0, atol=1e-12)
+        assert (expected[0] - decode(untouched)[0]).abs().max() > 1e-3
+
+
+def test_a_part_that_is_put_back_counts_too(steps):
+    model = make()
+    layer = model.blocks[0].mlp.in_proj
+    with torch.inference_mode():
+        adapt_linear(model)
+        read(model, model.make_cache(1), 0, 2)
+        assert not steps
+        model.blocks[0].mlp.in_proj = layer
+        handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+        read(model, model.make_cache(1), 0, 2)
+        handle.remove()
+        assert not steps
+        read(model, model.make_cache(1), 0, 2)
+    assert steps == [0, 1]
+
+
+def test_a_prepared_model_can_be_saved(tmp_path):
+    plain, fast = make(False), make()
+    path = tmp_path / "model.safetensors"
+    save_file(fast.state_dict(), path)
+    torch.testing.assert_close(load_file(path), dict(plain.state_dict()), rtol=0, atol=0)
+    holder = nn.ModuleDict({"gpt": fast, "other": make()})
+    save_model(holder, str(path))
+    assert load_model(make_holder(), path) == (set(), [])
+    fast.prepare_one_row()  # again: nothing moves
+    assert all(fast.get_parameter(name) is value for name, value in fast.state_dict(keep_vars=True).items())
+
+
+def make_holder():
+    return nn.ModuleDict({"gpt": make(False), "other": make(False)})
+
+
+@pytest.mark.parametrize("part", ["embedding", "blocks.0.mlp.in_proj", "blocks.1.attention_norm", "norm"])
+def test_parameters_of_two_precisions_stay_as_they_are(part):
+    plain, model = (make(False, torch.float64 if part == "norm" else torch.float32) for _ in range(2))
+    for one in (plain, model):
+        one.get_submodule(part).double() if part != "norm" else one.norm.float()
+    model.prepare_one_row()
+    assert model._one_row is None
+    torch.testing.assert_close(model.state_dict(), plain.state_dict(), rtol=0, atol=0)
+
+
+def test_the_embedding_of_another_model_is_read_where_it_lies(steps):
+    first = make(False)
+    second = tiny_gpt(embedding_of=first).eval().double()
+    expected = decode(second)
+    for model in (second, first, second):
+        model.prepare_one_row()
+    with torch.inference_mode():
+        torch.testing.assert_close(decode(second), expected, rtol=0, atol=1e-12)
+        assert len(steps) == 4 + CONTEXT - 5
+        first.embedding.weight.data = first.embedding.weight * 2
+        assert (decode(second)[1] - expected[1]).abs().max() > 1e-3
+
+
+def test_a_model_made_for_inference_stays_as_it_is_elsewhere(steps):
+    with torch.inference_mode():
+        model, prepared = make(False), make()
+    model.prepare_one_row()
+    assert model._one_row is None
+    with torch.no_grad():
+        torch.testing.assert_close(decode(prepared), decode(model), rtol=0, atol=1e-12)
+    assert steps

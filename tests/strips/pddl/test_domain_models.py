@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.strips.pddl.domain_models import actions_of_domain, model_of_domain
+from statewise.strips.pddl.pddl import write_pddl
 from statewise.strips.trace_data.domains import domain
 from statewise.strips.verification.verification import verify
 
@@ -36,6 +37,17 @@ def test_a_domain_is_equivalent_to_a_known_one_of_any_size(tmp_path):
     assert (verdict.outcome, verdict.proven) == ("equivalent", "all instances")
     wrong = written(tmp_path, FERRY.replace(" (not (loaded))) (", " (", 1).replace("(not (loaded))", "", 1))
     assert verify(model_of_domain(wrong, world.model.names), world, drawn_only=True).outcome == "different"
+
+
+def test_a_ground_model_is_read_back_under_the_names_of_its_actions(tmp_path):
+    model, path = domain("blocksworld:3").model, tmp_path / "ground.pddl"
+    write_pddl(model, path, "ground")
+    assert "(:action stack-b1-b2" in path.read_text()
+    assert set(actions_of_domain(path)) == set(model.names)
+    read = model_of_domain(path, model.names)
+    assert verify(read, model).outcome == "equivalent"
+    path.write_text(path.read_text().replace(";", "; ;", 1))  # another comment
+    assert "stack-b1-b2" in actions_of_domain(path)
 
 
 def test_a_few_objects_of_each_type(tmp_path):

@@ -203,9 +203,9 @@ def test_a_domain_can_run_out_of_traces():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num": 0}, "not 0, 12, 0.8"),
-        ({"max_length": 0}, "not 60, 0"),
-        ({"negatives": 1.5}, "1.5"),
+        ({"num": 0}, "not 0 and 12"),
+        ({"max_length": 0}, "not 60 and 0"),
+        ({"negatives": 1.5}, "share from 0 to 1, not 1.5"),
         ({"negatives": -0.1}, "-0.1"),
         ({"split": "dev"}, "train, test, all, not 'dev'"),
     ],

@@ -155,3 +155,40 @@ def test_a_stray_object_does_not_hide_its_column(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     assert {"case", "activity", "activity.a"} == {column.name for column in inspect(path).columns}
+
+
+@pytest.mark.parametrize(
+    ("whens", "look", "trouble"),
+    [
+        (
+            ["2024-03-30T01:00:00Z", "25.03.2024 13:05", "03/26/2024"],
+            "times: dates with the day first, as in line 3, and with the month first, as in line 4: write them alike",
+            "column 'when' has dates with the day first",
+        ),
+        (
+            ["2024-03-30T01:00:00Z", "2024-03-30T01:00:00"],
+            "times, some with a zone and some without",
+            "column 'when' is a time without a zone, but a time with a zone in line 2",
+        ),
+    ],
+)
+def test_times_that_cannot_be_compared_are_not_passed_over(tmp_path, whens, look, trouble, capsys):
+    """Otherwise the rows would be read in the order of the file."""
+    path = tmp_path / "log.csv"
+    rows = [f"c{n // 3},{'abc'[n % 3]},{whens[n % len(whens)]}\n" for n in range(60)]
+    path.write_text("case,activity,when\n" + "".join(rows))
+    assert main(["inspect", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"{look}  (" in printed
+    assert "order: when" in printed
+    assert f"  nothing yet: {path}" in printed
+    assert trouble in printed
+    assert "--task.order when" in printed
+    assert "--task.on_error" not in printed
+
+
+def test_copies_of_rows_with_times_are_counted(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    path.write_text(EVENTS + "".join(EVENTS.splitlines(keepends=True)[1:4]))
+    assert main(["inspect", str(path)]) == 0
+    assert "  3 rows equal to an earlier row in every column: each counts as an event\n" in capsys.readouterr().out

@@ -7,17 +7,20 @@ speed, and on a single vector calls of NumPy take half as long as those of PyTor
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from statewise.backbones.nn.attention import attend_fused, rotary_angles
-from statewise.backbones.nn.block import Block, BlockConfig, FeedForward
+from statewise.backbones.nn.attention import attend, attend_fused, rotary_angles
+from statewise.backbones.nn.block import Block, BlockConfig, FeedForward, SelfAttention
 from statewise.backbones.nn.cache import KeyValueCache
+from statewise.backbones.nn.layers import LayerNorm, RMSNorm
 
 Product = Callable[[np.ndarray], np.ndarray]
 """Multiplies a matrix (m, n) by a vector (n,): returns (m,)."""
@@ -32,9 +35,11 @@ FOR_ONE_THREAD = 2**20
 @torch.no_grad()
 def store_by_columns(weights: Iterable[Tensor]) -> None:
     """Stores matrices (m, n) on a CPU column after column, many in one allocation; shapes and values stay, and there is
-    no second copy. Products of few vectors gain by it, others lose nothing."""
+    no second copy. Products of few vectors gain by it, others lose nothing. Matrices that are stored so stay."""
     group: list[Tensor] = []
     for weight in weights:
+        if weight.t().is_contiguous():
+            continue
         group.append(weight)
         if sum(map(_room, group)) >= TOGETHER:
             _store_group(group)
@@ -138,15 +143,60 @@ class _Layer:
         )
 
 
+NORMS = (RMSNorm, LayerNorm)
+
+
+def can_be_replaced(config: BlockConfig, blocks: nn.ModuleList, norm: nn.Module, parameters: Iterable[Tensor]) -> bool:
+    """Whether `OneRow` computes what the blocks and the norm after them do: each part is what a GPT makes of `config`,
+    and all parameters are plain tensors of one precision, float32 or float64, on a CPU."""
+    parameters = list(parameters)
+    kinds = {(type(one), one.dtype, one.device.type) for one in parameters}
+    if not any(kinds == {(nn.Parameter, dtype, "cpu")} for dtype in (torch.float32, torch.float64)):
+        return False
+    if any(one.is_inference() for one in parameters) and not torch.is_inference_mode_enabled():
+        return False  # the memory of such tensors may not be replaced here
+    layers = [type(block) is Block and _is_plain(block, config, layer) for layer, block in enumerate(blocks)]
+    return config.attention == "softmax" and type(norm) in NORMS and all(layers)
+
+
+def _is_plain(block: Block, config: BlockConfig, layer: int) -> bool:
+    attention, mlp = block.attention, block.mlp
+    if type(attention) is not SelfAttention or type(mlp) is not FeedForward:
+        return False
+    made = (attention.attend, attention.heads, attention.layer, mlp.kind) == (attend, config.heads, layer, config.mlp)
+    linears = (attention.in_proj, attention.out_proj, mlp.in_proj, mlp.out_proj)
+    norms = (block.attention_norm, block.mlp_norm)
+    return made and all(type(part) is nn.Linear for part in linears) and all(type(part) in NORMS for part in norms)
+
+
+Place = tuple[dict[str, Any], str, Any]
+"""A dictionary of a module, a name, and what was there; None: nothing."""
+
+
+def _places(model: nn.Module) -> Iterator[Place]:
+    """All that decides which function the parts of a model compute, but for the values of its parameters."""
+    for part in model.modules():
+        own = vars(part)
+        for inner in (part._modules, part._parameters):
+            for name, value in inner.items():
+                yield inner, name, value
+        yield own, "forward", None  # some libraries set it, instead of a hook
+        for name in ("training", "attend", "heads", "layer", "kind", "eps"):
+            if name in own:
+                yield own, name, own[name]
+        if isinstance(part, nn.ModuleList):
+            yield part._modules, str(len(part)), None
+
+
 class OneRow:
     """The blocks of a GPT, for one token of one row on a CPU. The weights are those of the blocks, also after a change
-    of their values, but not after a change of their type or place."""
+    of their values. While a part of the model or the memory of a parameter is another, `fits` says no."""
 
     def __init__(
         self, config: BlockConfig, blocks: Iterable[Block], norm: nn.Module, head: Tensor, model: nn.Module
     ) -> None:
         """`norm`: the one after the last block; `head` (V, D): the matrix of the vocabulary head; `model`: all whose
-        parts may have hooks."""
+        parts may have hooks or be replaced. The parts are such that `can_be_replaced`."""
         self.heads, self.width, self.kind = config.heads, config.width // config.heads, config.mlp
         self.turns = config.positions == "rope"
         self.layers, self.norm, self.head = [_Layer(block) for block in blocks], _norm(norm), product_with(head)
@@ -155,6 +205,11 @@ class OneRow:
         self._hooks: list[Any] = [
             hooks for part in model.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)
         ]
+        self._hooks += [_global_forward_hooks, _global_forward_pre_hooks]
+        self._owners, self._names, self._values = zip(*_places(model))
+        self._weights = list(model.parameters())
+        self._memory = [weight.data_ptr() for weight in self._weights]
+        self._head_weight, self._head_memory = head, head.data_ptr()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """None in a copied or pickled model, whose weights are others."""
@@ -166,8 +221,17 @@ class OneRow:
 
     def fits(self, cache: KeyValueCache) -> bool:
         """Whether `step` may be a pass over one token: of a single row, all of whose columns are in use, without
-        gradients, without hooks and in the weights' precision."""
-        return len(cache.lengths) == 1 and cache.dense and self.exact() and not any(self._hooks)
+        gradients, without hooks, in the weights' precision and with the parts that it was made from."""
+        alone = len(cache.lengths) == 1 and cache.dense
+        return alone and self.exact() and not any(self._hooks) and self._unchanged()
+
+    def _unchanged(self) -> bool:
+        same = all(map(is_, map(dict.get, self._owners, self._names), self._values))
+        return same and list(map(Tensor.data_ptr, self._weights)) == self._memory
+
+    def fits_head(self, weight: Tensor) -> bool:
+        """Whether `head` may be the product with `weight` (V, D), the matrix of the vocabulary head."""
+        return weight is self._head_weight and weight.data_ptr() == self._head_memory and self.exact()
 
     @np.errstate(invalid="ignore", over="ignore")  # of a model that fails: who reads the logits will see
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:

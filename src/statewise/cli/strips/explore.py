@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from statewise.runtime.arguments import Parser, at_least
-from statewise.runtime.messages import say
+from statewise.runtime.messages import counted, say
 from statewise.runtime.overwriting import claimed_file
 
 
@@ -68,7 +68,7 @@ def run(words: list[str]) -> int:
     traces = found.traces
     say(
         f"{found.steps} steps, {found.impossible} of them not possible, in {found.resets} walks\n"
-        f"wrote {len(traces)} traces ({traces.positives} positive, {len(traces) - traces.positives} negative) to "
-        f"{options.out}"
+        f"wrote {counted(len(traces), 'trace')} ({traces.positives} positive, {len(traces) - traces.positives} "
+        f"negative) to {options.out}"
     )
     return 0

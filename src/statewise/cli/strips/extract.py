@@ -64,7 +64,7 @@ def run(words: list[str]) -> int:
     acceptance = Acceptance(options.accept, options.share)
     names = None if options.actions is None else _names(Path(options.actions))
     out = Path(options.out)
-    from statewise.cli.strips.sources import read_reference
+    from statewise.cli.strips.sources import model_of, read_reference
 
     reference = None if options.against is None else read_reference(options.against, names)
 
@@ -75,6 +75,8 @@ def run(words: list[str]) -> int:
     step = None if model.checkpoint is None else model.checkpoint.step
     with model.asking() as inference, shown_progress():
         predictor = SequencePredictor(model, inference, names)
+        if reference is not None:  # before the questions, which take their time
+            model_of(reference).with_actions(predictor.actions, options.against, "the sequence model")
         made = extract(
             predictor,
             questions=options.questions,

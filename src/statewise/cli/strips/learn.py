@@ -141,7 +141,8 @@ def run(words: list[str]) -> int:
     observed = read_with_states(options.traces, reading)
     traces = observed.traces
     say(
-        f"{options.traces}: {len(traces)} traces ({traces.positives} positive), {len(traces.actions)} actions, "
+        f"{options.traces}: {counted(len(traces), 'trace')} ({traces.positives} positive), "
+        f"{counted(len(traces.actions), 'action')}, "
         f"up to {traces.longest} long",
         file=sys.stderr,
     )
@@ -161,7 +162,7 @@ def run(words: list[str]) -> int:
 
         answers = read_answers(path)
         traces = with_answers(traces, answers)
-        say(f"{path}: {counted(len(answers), 'answer')}, {len(traces)} traces in all", file=sys.stderr)
+        say(f"{path}: {counted(len(answers), 'answer')}, {counted(len(traces), 'trace')} in all", file=sys.stderr)
     if options.symmetry:
         if observed.count:
             raise ValueError("--symmetry permutes actions, not states: omit it, or ignore the states (--states none)")

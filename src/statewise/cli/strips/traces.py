@@ -53,10 +53,9 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--aimed", action="store_true", help="walks go to actions that no walk has taken yet, if one is near"
     )
-    parser.add_argument("--noise", type=float, default=0.0, help="share of noisy traces (default: 0)")
+    parser.add_argument("--noise", type=float, help="share of noisy traces (default: 0)")
     parser.add_argument(
         "--noise-of",
-        default="labels",
         choices=["labels", "actions", "both", "steps"],
         help="kind of noise: flip the label; replace an action; flip labels and, in as many traces, replace, leave out "
         "or insert an action; or damage this share of all actions so (default: labels)",
@@ -77,6 +76,8 @@ def run(words: list[str]) -> int:
         write_traces,
     )
 
+    if options.noise_of is not None and options.noise is None:
+        raise ValueError("--noise-of names a kind of noise: give its share, too, such as --noise 0.05")
     special = [flag for flag, given in (("--states", options.states), ("--implicit", options.implicit)) if given]
     if special and options.noise:
         raise ValueError(f"{special[0]} is for traces without noise: omit --noise")
@@ -101,7 +102,7 @@ def run(words: list[str]) -> int:
             aimed=options.aimed,
         )
         if options.noise:
-            drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)
+            drawn = with_noise(drawn, options.noise, options.noise_of or "labels", options.seed)
         if special:
             shown = [name.strip() for name in (options.states or "").split(",")]
             observed = with_states(world, drawn, None if "all" in shown else shown if options.states else ())
@@ -113,8 +114,8 @@ def run(words: list[str]) -> int:
         if not options.states:
             write_traces(drawn, scratch)
     say(
-        f"{world.name}: {len(world.model.atoms)} atoms, {len(drawn.actions)} actions\n"
+        f"{world.name}: {counted(len(world.model.atoms), 'atom')}, {counted(len(drawn.actions), 'action')}\n"
         f"wrote {counted(len(drawn), 'trace')} ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "
-        f"up to {drawn.longest} actions) to {options.out}"
+        f"up to {counted(drawn.longest, 'action')}) to {options.out}"
     )
     return 0

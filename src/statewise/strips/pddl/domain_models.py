@@ -6,8 +6,8 @@ Only conjunctions of literals can be read so. What else a domain may have needs 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Collection, Iterator, Sequence
+from itertools import product, takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +15,7 @@ from statewise.strips.model.model import MOST_ACTIONS, ActionModel
 from statewise.strips.model.schemas import arguments
 from statewise.strips.pddl.grounding import complements
 from statewise.strips.pddl.parsing import Atom, Condition, Equal, Every, Is, Not, Operator, Task, parse_task
+from statewise.strips.pddl.pddl import OTHER_NAMES
 from statewise.strips.trace_data.trace_files import text_of
 
 NO_PROBLEM = "(define (problem none) (:domain none) (:init) (:goal (and)))"
@@ -36,6 +37,8 @@ class _Domain:
         for operator in self.task.operators:
             if any(each.variables or each.condition != Every(()) for each in operator.effects):
                 self._fail(operator, "an effect with a condition or a quantifier")
+        self.there = _names_there(text_of(path), {each.name for each in self.task.operators if not each.parameters})
+        self.here = {there: here for here, there in self.there.items()}
         self.complement = complements(self.task.predicates)
         self.negated = {
             literal.atom[0]
@@ -65,7 +68,7 @@ class _Domain:
         """The model over those of the actions whose schema the domain has."""
         effects: dict[str, tuple[list[str], list[str], list[str]]] = {}
         for name in actions:
-            schema, objects = arguments(name)
+            schema, objects = arguments(self.here.get(name, name))
             operator = self.operators.get(schema)
             if operator is None:
                 continue
@@ -116,10 +119,19 @@ class _Domain:
             for chosen in product(*(task.of_types(each.types) for each in operator.parameters)):
                 binding = {each.name: one for each, one in zip(operator.parameters, chosen)}
                 if all(binding.get(each.left, each.left) != binding.get(each.right, each.right) for each in different):
-                    actions.append(" ".join((operator.name, *chosen)))
+                    actions.append(" ".join((self.there.get(operator.name, operator.name), *chosen)))
                 if len(actions) > MOST_ACTIONS:
                     raise ValueError(f"{self.path}: more than {MOST_ACTIONS:,} ground actions: give a problem, too")
         return actions
+
+
+def _names_there(text: str, actions: Collection[str]) -> dict[str, str]:
+    """The names of ground actions in the model from which `write_pddl` wrote a domain, as far as they differ."""
+    lines = text.splitlines()
+    if lines[:1] != [OTHER_NAMES]:
+        return {}
+    pairs = (line.removeprefix("; ").partition(" = ") for line in takewhile(lambda line: line[:1] == ";", lines[1:]))
+    return {here: there for here, _, there in pairs if here in actions and there}
 
 
 def model_of_domain(path: str | Path, actions: Sequence[str]) -> ActionModel:
@@ -127,8 +139,9 @@ def model_of_domain(path: str | Path, actions: Sequence[str]) -> ActionModel:
 
     A negative precondition becomes an atom `not-predicate object`, which effects on the predicate change the other way
     round. Actions whose schema the domain lacks are left out. Types are not checked, since the objects of actions have
-    none. Raises `ValueError`, with file and line, for malformed PDDL, for disjunctions, quantifiers, conditional
-    effects and equality, and for an action with another number of objects, or with equal ones that must differ."""
+    none. Ground actions of a file of `write_pddl` have the names of its model. Raises `ValueError`, with file and line,
+    for malformed PDDL, for disjunctions, quantifiers, conditional effects and equality, and for an action with another
+    number of objects, or with equal ones that must differ."""
     return _Domain(Path(path)).model(actions)
 
 

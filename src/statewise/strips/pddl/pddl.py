@@ -20,6 +20,9 @@ from statewise.strips.model.model import ActionModel, Atoms, bits
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.trace_data.trace_files import text_of
 
+OTHER_NAMES = "; names in this file, and in the model where they differ"
+"""The first line of a written domain that has other names than its model. A line for each follows: `; HERE = THERE`."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -150,7 +153,7 @@ def write_pddl(
         for safe, name in originals
         if safe != name
     ]
-    table = ["; names in this file, and in the model where they differ", *changed] if changed else []
+    table = [OTHER_NAMES, *changed] if changed else []
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "\n".join([*table, _complete(writer.get_domain())]).encode())
     if problem is not None:

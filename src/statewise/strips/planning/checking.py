@@ -71,8 +71,8 @@ def read_seen(folder: str | Path, constants: str | None = None) -> Seen:
     seen = Seen.load(folder)
     if seen is None:
         raise ValueError(
-            f"{folder} has no {SEEN_FILE}: either `strips learn` did not write this folder, or the training traces "
-            "contradicted each other or left arguments out, so that nothing is certain"
+            f"{folder} has no {SEEN_FILE}: either it is no folder of `strips learn` or `strips extract`, or the traces "
+            "or answers contradicted each other or left arguments out, so that nothing is certain"
         )
     if constants is None:
         return seen

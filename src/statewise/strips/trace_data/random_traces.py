@@ -43,10 +43,10 @@ def traces(
 
     Raises `ValueError` if the domain does not have enough traces.
     """
-    if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
-        raise ValueError(
-            f"num and max_length must be at least 1 and negatives a share, not {num}, {max_length}, {negatives}"
-        )
+    if num < 1 or max_length < 1:
+        raise ValueError(f"num and max_length must be at least 1, not {num} and {max_length}")
+    if not 0 <= negatives <= 1:
+        raise ValueError(f"negatives must be a share from 0 to 1, not {negatives}")
     if num > MOST or max_length > MOST:
         raise ValueError(f"num and max_length must be at most {MOST:,}, not {num:,} and {max_length:,}")
     if split not in SPLITS:

@@ -30,7 +30,7 @@ from pathlib import Path
 from statewise.runtime.durable import write_atomically
 from statewise.strips.model.model import ActionModel, Atoms, accepted, bits, evidence_of
 from statewise.strips.model.schemas import ANY_SORT, Literal, ModelSignature, Schema, arguments, ground, signature
-from statewise.strips.pddl.pddl import Problem, quiet_environment, safe_names, write_pddl
+from statewise.strips.pddl.pddl import OTHER_NAMES, Problem, quiet_environment, safe_names, write_pddl
 from statewise.strips.trace_data.domains import Domain
 from statewise.strips.verification.mapping import CLEAR, match_atoms, renamed
 
@@ -513,7 +513,7 @@ class _Spelling:
             for name, ways in self.cases.items()
             for first, spelled in ways.items()
         ]
-        return "\n".join(["; names in this file, and in the model where they differ", *changed, ""]) if changed else ""
+        return "\n".join([OTHER_NAMES, *changed, ""]) if changed else ""
 
 
 def _under(first: Sequence[int], literal: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:

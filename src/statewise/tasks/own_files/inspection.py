@@ -23,7 +23,7 @@ from statewise.tasks.own_files.plain_text import files_in
 from statewise.tasks.own_files.reading import File, decoded, read_beginning, read_source, source_of
 from statewise.tasks.own_files.sources import Absent, Chunk, Source, written
 from statewise.tasks.own_files.splits import HELD_OUT_SHARE, keys
-from statewise.tasks.own_files.times import KINDS, NUMBER, Moments, Reader, ordered
+from statewise.tasks.own_files.times import KINDS, LOCAL, NUMBER, ZONED, Moments, Reader, ordered
 
 RECORDS = 50_000
 """Records that are looked at, at most."""
@@ -41,6 +41,7 @@ MOST_HELD_OUT = 0.5
 """Largest share that is held out so that there are enough different cases for a verdict."""
 MOSTLY = 0.9
 """Share of the cells of a column by which it is judged."""
+MIXED = "times, some with a zone and some without"
 CASE = (
     "case|trace|session|user|customer|patient|visitor|device|machine|ticket|incident|order|account|episode|run|game|"
     "group|id"
@@ -165,12 +166,15 @@ def _inspected(file: File, layout: SequenceFile) -> Inspection:
     if problems.count:
         notes.append(f"{counted(problems.count, 'row')} with errors: {'; '.join(problems.listed())}")
     layout = _layout(layout, columns, candidates, source, cells)
-    layout, log, trouble = _tried(first, layout)
+    if (copies := _copies(cells, columns)) and not first.cut:
+        notes.append(f"{counted(copies, 'row')} equal to an earlier row in every column: each counts as an event")
+    mixed = any(column.name == layout.order and column.look == MIXED for column in columns)
+    layout, log, trouble = _tried(first, layout, drop=not mixed)
     if log is not None and log.times is not None and not first.cut:
         marked = read_source(first, replace(layout, unfinished="mark"))
         if 0 < marked.unfinished.mean() < MOST_UNFINISHED:
             layout, log = replace(layout, unfinished="mark"), marked
-    reads = [trouble] if log is None else _reads(log)
+    reads = [f"nothing yet: {trouble}"] if log is None else _reads(log)
     share, few = (None, "") if log is None or first.cut else _enough(log)
     reads += [few] if few else []
     what = f"{source.how}, {_amount(file, records, first.cut)}"
@@ -296,6 +300,8 @@ def _kind(name: str, cells: Sequence[Any], counts: Counter[str], lines: np.ndarr
         usual = int(kinds.argmax())
         if kinds[usual] >= MOSTLY * good.sum():
             return _moments(name, moments.take(good & (moments.kind == usual)), usual, total, len(counts))
+        if kinds[LOCAL] + kinds[ZONED] >= MOSTLY * good.sum():
+            return "time", _mixed(name, moments.take(good & (moments.kind != NUMBER)))
     several = sum(number for value, number in counts.items() if len(value.split()) > 2) / total
     lengths = np.array([len(value.split()) for value in values])
     if several > 0.5 and len(values) > total / 2 and len(np.unique(lengths)) > 1:
@@ -316,6 +322,15 @@ def _moments(name: str, moments: Moments, kind: int, total: int, different: int)
         found += f" ({order.how})"
     counts = f", {different:,} different" if kind == NUMBER and order.times is None else ""
     return ("number" if kind == NUMBER and order.times is None else "time"), f"{found}{counts}"
+
+
+def _mixed(name: str, moments: Moments) -> str:
+    """What times look like of which some have a zone and others none."""
+    try:
+        ordered(moments, name)
+    except ValueError as error:
+        return f"times: {str(error).partition(' has ')[2] or error}"
+    return MIXED
 
 
 def _hint(name: str, pattern: str) -> float:
@@ -411,8 +426,17 @@ def _layout(
     return layout
 
 
-def _tried(source: _First, layout: SequenceFile) -> tuple[SequenceFile, EventLog | None, str]:
-    """A layout with which the first records can be read, and what they are; without one, why."""
+def _copies(cells: dict[str, list[Any]], columns: Sequence[Column]) -> int:
+    """How many records have the same cells as an earlier one, in a table with times, where that is rarely meant."""
+    if not any(column.kind == "time" for column in columns):
+        return 0
+    rows = list(zip(*(map(written, column) for column in cells.values())))
+    return len(rows) - len(set(rows))
+
+
+def _tried(source: _First, layout: SequenceFile, drop: bool) -> tuple[SequenceFile, EventLog | None, str]:
+    """A layout with which the first records can be read, and what they are; without one, why. `drop`: whether records
+    with errors may be left out."""
     trouble = ""
     for _ in range(5):
         try:
@@ -425,7 +449,7 @@ def _tried(source: _First, layout: SequenceFile) -> tuple[SequenceFile, EventLog
             changed = replace(layout, time_format=formats[1]) if formats else layout
         elif "--task.missing" in trouble and layout.missing is None and layout.group is not None:
             changed = replace(layout, missing="drop")
-        elif re.search(r":[0-9]+: ", trouble) and layout.on_error == "stop":
+        elif drop and re.search(r":[0-9]+: ", trouble) and layout.on_error == "stop":
             changed = replace(layout, on_error="drop")
         if changed == layout:
             break
