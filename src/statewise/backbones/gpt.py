@@ -68,8 +68,8 @@ class GPT(Branching, Counted, Followed, Hookable):
         check_context(cache, 1, counts, self.context)
         x = self.embed(tokens)
         if self.positions is not None:
-            x = x + self.positions.weight[cache.length]
-        x = self._one_row.step(x.view(-1), cache)[None, None]
+            x = x + self.positions(torch.from_numpy(cache.lengths)[:, None])
+        x = self._one_row.step(x[:, 0], cache)[:, None]
         return Hidden(state=x, readout=x)
 
     @override
@@ -120,8 +120,9 @@ class GPT(Branching, Counted, Followed, Hookable):
 
     @override
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
-        if self._one_row is not None and readout.shape[-1] == readout.numel() == self.width and self._one_row.exact():
-            found = torch.from_numpy(self._one_row.head(readout.reshape(-1).numpy()))
+        one, rows = self._one_row, readout.numel() // self.width
+        if one is not None and readout.shape[-1] == self.width and 0 < rows <= one.most and one.exact():
+            found = torch.from_numpy(one.head(readout.reshape(-1 if rows == 1 else (rows, -1)).numpy()))
             return found.view(*readout.shape[:-1], -1)
         return super().logits(readout, frozen=frozen)
 
