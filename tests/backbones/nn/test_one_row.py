@@ -86,7 +86,7 @@ def test_states_logits_and_cache_are_those_of_the_blocks(norm, positions, mlp, b
         assert not steps
         found = [*decode(fast), *decode(fast, 3), *decode_uneven(fast)]
     even = [*range(3, 7), *range(5, CONTEXT)]
-    assert steps == (even + even + [2, 3, 4, 5, 6, 7] if one_thread else even + [6, 7])
+    assert steps == ([*even, *even, *range(2, 8)] if one_thread else [*even, 6, 7])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(fast.state_dict(), plain.state_dict(), rtol=0, atol=0)
 

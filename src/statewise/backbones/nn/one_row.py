@@ -141,8 +141,8 @@ class _Layer:
 
 
 class OneRow:
-    """The blocks of a GPT, for one token of each of a few rows on a CPU. The weights are those of the blocks, also after a change
-    of their values, but not after a change of their type or place."""
+    """The blocks of a GPT, for one token of each of a few rows on a CPU. The weights are those of the blocks, also
+    after a change of their values, but not after a change of their type or place."""
 
     def __init__(
         self, config: BlockConfig, blocks: Iterable[Block], norm: nn.Module, head: Tensor, model: nn.Module
