@@ -18,7 +18,7 @@ from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.backbones.nn.layers import Matrix, TokenEmbedding, init_weights, make_norm
 from statewise.backbones.nn.masks import Documents, causal, keys_in_reach
-from statewise.backbones.nn.one_row import OneRow, can_be_replaced, store_by_columns
+from statewise.backbones.nn.one_token import OneToken, can_be_replaced, store_by_columns
 from statewise.batch import Batch, Hidden
 
 
@@ -52,7 +52,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.head = None if config.tied else Matrix(config.width, vocabulary, bias=False)
         init_weights(self, config.init, config.layers)
-        self._one_row: OneRow | None = None
+        self._one_token: OneToken | None = None
         self.register_state_dict_post_hook(_store_by_rows)  # type: ignore[no-untyped-call]
         linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
         self.block_weights = sum(linear.weight.numel() for linear in linears)
@@ -64,13 +64,13 @@ class GPT(Branching, Counted, Followed, Hookable):
     @override
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
         alone = tokens.shape[1] == 1 and counts is None and not self.training
-        if self._one_row is None or not alone or not self._one_row.fits(cache):
+        if self._one_token is None or not alone or not self._one_token.fits(cache):
             return self._extend(tokens, cache, counts)[0]
         check_context(cache, 1, counts, self.context)
         x = self.embed(tokens)
         if self.positions is not None:
-            x = x + self.positions.weight[cache.length]
-        x = self._one_row.step(x.view(-1), cache)[None, None]
+            x = x + self.positions(torch.from_numpy(cache.lengths)[:, None])
+        x = self._one_token.step(x[:, 0], cache)[:, None]
         return Hidden(state=x, readout=x)
 
     @override
@@ -89,10 +89,10 @@ class GPT(Branching, Counted, Followed, Hookable):
         cache.advance()
         return hidden, x
 
-    def prepare_one_row(self) -> None:
+    def prepare_one_token(self) -> None:
         """Makes passes without gradients over one token of a single row fast, and those of a few rows faster: the
         matrices are from now on stored by columns, and those in `state_dict()` are copies, by rows. For models on a
-        CPU that no longer change; a model that cannot gain stays as it is. See `nn.one_row`."""
+        CPU that no longer change; a model that cannot gain stays as it is. See `nn.one_token`."""
         head = self.head_weight()
         parameters = [*self.parameters(), head]
         if self.training or not can_be_replaced(self.config, self.blocks, self.norm, parameters):
@@ -100,7 +100,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         linears = [part.weight for part in self.modules() if isinstance(part, nn.Linear)]
         store_by_columns([head, self.embedding.matrix, *linears])
         blocks = [block for block in self.blocks if isinstance(block, Block)]
-        self._one_row = OneRow(self.config, blocks, self.norm, head, self)
+        self._one_token = OneToken(self.config, blocks, self.norm, head, self)
 
     @property
     @override
@@ -109,15 +109,16 @@ class GPT(Branching, Counted, Followed, Hookable):
 
     @override
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        self._one_row = None  # its weights are about to be replaced
+        self._one_token = None  # its weights are about to be replaced
         applied: Self = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         return applied
 
     @override
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
-        one = self._one_row
-        if one is not None and readout.shape[-1] == readout.numel() == self.width and one.fits_head(self.head_weight()):
-            found = torch.from_numpy(one.head(readout.reshape(-1).numpy()))
+        one, rows = self._one_token, readout.numel() // self.width
+        few = one is not None and readout.shape[-1] == self.width and 0 < rows <= one.most
+        if one is not None and few and one.fits_head(self.head_weight()):
+            found = torch.from_numpy(one.head(readout.reshape(-1 if rows == 1 else (rows, -1)).numpy()))
             return found.view(*readout.shape[:-1], -1)
         return super().logits(readout, frozen=frozen)
 
@@ -213,8 +214,8 @@ class GPT(Branching, Counted, Followed, Hookable):
 
 
 def _store_by_rows(model: nn.Module, tensors: dict[str, Any], prefix: str, metadata: object) -> None:
-    """Copies the matrices of a state dict that `prepare_one_row` stored by columns, since safetensors writes none such;
-    a tensor under two names stays one. Parameters themselves (`keep_vars`) stay."""
+    """Copies the matrices of a state dict that `prepare_one_token` stored by columns, since safetensors writes none
+    such; a tensor under two names stays one. Parameters themselves (`keep_vars`) stay."""
     copies: dict[int, Tensor] = {}
     for name, value in tensors.items():
         detached = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)

@@ -275,14 +275,14 @@ def test_a_model_that_reads_rows_of_one_size_alone_is_checked_as_far_as_that_goe
     assert {one.check for one in found.found()} == {"future"}
     assert "The model cannot read 1 x 23 tokens, so these are not compared: RuntimeError" in found.as_text()
 
-    def one_row(self, tokens):
+    def one_token(self, tokens):
         return self.embed(tokens).view(1, -1, D)
 
-    (first, *_, last) = find(ModuleReader(Mixed(one_row))).results
+    (first, *_, last) = find(ModuleReader(Mixed(one_token))).results
     assert (first.leaks, first.why_not) == (False, None)
     assert last.name == "cache"
     with pytest.raises(ValueError, match="other rows cannot be checked: it returns"):
-        find(ModuleReader(Mixed(one_row)), ["batch"])
+        find(ModuleReader(Mixed(one_token)), ["batch"])
 
 
 def test_checks_are_chosen_and_those_that_cannot_be_asked_are_errors():

@@ -215,17 +215,16 @@ class PlaceStore(Cache):
         return used[:, :, :, self._first() : end + more]
 
     def append_one(self, layer: int, new: Sequence[np.ndarray]) -> np.ndarray:
-        """`append` of one column to a dense store of a single row on a CPU, without gradients: P arrays `new` (H, W).
-        Returns (P, H, K, W)."""
+        """`append` of one column on a CPU, without gradients: P arrays `new` (B, H, W). Returns (P, B, H, K, W)."""
         assert self._pass is not None
         buffer, end = self._buffers[layer], self.columns + 1
-        known = buffer is not None and not buffer.requires_grad and buffer.shape[1] == 1 and buffer.shape[3] >= end
+        known = buffer is not None and not buffer.requires_grad and buffer.shape[3] >= end
         if buffer is None or not known or self._pass.rebuild:
-            return self.append(layer, [torch.from_numpy(part)[None, :, None] for part in new])[:, 0].detach().numpy()
-        used = buffer.numpy()[:, 0]
+            return self.append(layer, [torch.from_numpy(part)[:, :, None] for part in new]).detach().numpy()
+        used = buffer.numpy()[:, : len(self.lengths)]
         for number, part in enumerate(new):
-            used[number, :, self.columns] = part
-        return used[:, :, self._first() : end]
+            used[number, :, :, self.columns] = part
+        return used[:, :, :, self._first() : end]
 
     def _rows_of(self, buffer: Tensor) -> Tensor:
         """The rows of a buffer that are in use."""

@@ -65,8 +65,8 @@ class Choices:
         """Chooses by the model's logits (B, n, V), or (B, n, V + 1) with a closing symbol, of the first n places, which
         are changed in place. `error`: how much rounding may change a logit."""
         self._hide_closing(logits)
-        if len(logits) == logits.shape[1] == 1 and self._is_plain and logits.device.type == "cpu":
-            return self._check_one(logits[0, 0].numpy(), error)
+        if logits.shape[1] == 1 and self._is_plain and logits.device.type == "cpu":
+            return self._check_plain(logits[:, 0].numpy(), error)
         totals = logits.logsumexp(-1)  # with the tokens that must not be chosen: log-probabilities are the model's
         self._ban(logits)
         B, n, _ = logits.shape
@@ -97,17 +97,20 @@ class Choices:
             row.decoding.alternatives for row in self.rows
         )
 
-    def _check_one(self, logits: np.ndarray, error: float) -> Chosen:
-        """`check` for a single row at a single place, (V,): calls of NumPy cost less than PyTorch's."""
-        most = logits.max()
+    def _check_plain(self, logits: np.ndarray, error: float) -> Chosen:
+        """`check` of one place (B, V) if `_is_plain`: calls of NumPy cost less than PyTorch's."""
+        most = logits.max(1)
         with np.errstate(invalid="ignore"):  # of a model that fails
-            total = most + np.log(np.exp(logits - most).sum())
-        for _, banned in self._banned:
-            logits[banned] = -np.inf
-        token = logits.argmax()
-        close = bool(error) and np.count_nonzero(logits >= logits[token] - 2 * error) > 1
-        gained = np.array([[logits[token] - total]], np.float64)
-        return Chosen(np.array([[token]]), np.array([[close]]), gained, [[[]]])
+            totals = most + np.log(np.exp(logits - most[:, None]).sum(1))
+        for place, banned in self._banned:
+            logits[place, banned] = -np.inf
+        tokens = logits.argmax(1)
+        best = logits[np.arange(len(logits)), tokens]
+        close = np.zeros(len(logits), bool)
+        if error:
+            close = np.count_nonzero(logits >= (best - 2 * error)[:, None], axis=1) > 1
+        gained = (best - totals).astype(np.float64)
+        return Chosen(tokens[:, None], close[:, None], gained[:, None], [[[]] for _ in logits])
 
     def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
         """See `drafts.Choose`; `among` must be None."""

@@ -52,7 +52,7 @@ class Served:
         if not self.casts:
             for part in model.objective.modules():
                 if isinstance(part, GPT):
-                    part.prepare_one_row()
+                    part.prepare_one_token()
         self._spellings: list[bytes] | None = None
         if isinstance(self.task, RunningText):
             try:

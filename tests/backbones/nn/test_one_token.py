@@ -1,4 +1,4 @@
-"""A pass over one token of a single row gives what the blocks give."""
+"""A pass over one token of a single row, or of each of a few rows, gives what the blocks give."""
 
 import copy
 import itertools
@@ -11,9 +11,9 @@ from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
-from statewise.backbones.nn import one_row
+from statewise.backbones.nn import one_token
 
-TOKENS = torch.randint(0, VOCABULARY, (1, CONTEXT), generator=torch.Generator().manual_seed(0))
+TOKENS = torch.randint(0, VOCABULARY, (3, CONTEXT), generator=torch.Generator().manual_seed(0))
 
 
 def make(prepared=True, dtype=torch.float64, **fields):
@@ -21,37 +21,55 @@ def make(prepared=True, dtype=torch.float64, **fields):
     model = tiny_gpt(**fields).eval().to(dtype)
     spread_weights(model)
     if prepared:
-        model.prepare_one_row()
-        assert model._one_row is not None
+        model.prepare_one_token()
+        assert model._one_token is not None
     return model
 
 
 def read(model, cache, first, end):
-    """States and logits of the places from `first` to `end`, token by token."""
-    found = [model.extend(TOKENS[:, place : place + 1], cache) for place in range(first, end)]
+    """States and logits of the places from `first` to `end` of the first row, token by token; each row continues at
+    its own place."""
+    found = []
+    for _ in range(first, end):
+        places = torch.from_numpy(cache.lengths)
+        found.append(model.extend(TOKENS[torch.arange(len(places)), places][:, None], cache))
     return torch.cat([hidden.state for hidden in found], 1), torch.cat([model.logits(one.readout) for one in found], 1)
 
 
-def decode(model):
+def decode(model, rows=1):
     """Reads three tokens at once and four one by one, goes back by two and reads on."""
-    cache = model.make_cache(1)
-    model.extend(TOKENS[:, :3], cache)
+    cache = model.make_cache(rows)
+    model.extend(TOKENS[:rows, :3], cache)
     before = read(model, cache, 3, 7)
     cache.rewind(2)
     after = read(model, cache, 5, CONTEXT)
     return [*before, *after, *cache.contents()]
 
 
+def decode_uneven(model):
+    """Two rows with two tokens and one with four read on together, until one alone is left, whose first columns hold
+    nothing."""
+    cache, longer = model.make_cache(2), model.make_cache(1)
+    model.extend(TOKENS[:2, :2], cache)
+    model.extend(TOKENS[2:, :4], longer)
+    cache.join(longer)
+    found = read(model, cache, 2, 4)
+    for place, left in ((4, [0, 2]), (6, [0])):
+        cache.reorder(torch.tensor(left))
+        found += read(model, cache, place, place + 2)
+    return found
+
+
 @pytest.fixture
 def steps(monkeypatch):
-    """The places of the passes over one row."""
-    places, step = [], one_row.OneRow.step
+    """The place of the first row in each pass by this path."""
+    places, step = [], one_token.OneToken.step
 
     def counted(self, x, cache):
-        places.append(cache.length)
+        places.append(cache.lengths[0])
         return step(self, x, cache)
 
-    monkeypatch.setattr(one_row.OneRow, "step", counted)
+    monkeypatch.setattr(one_token.OneToken, "step", counted)
     return places
 
 
@@ -60,14 +78,17 @@ def steps(monkeypatch):
     itertools.product(["rms", "layer"], ["rope", "learned", "none"], ["swiglu", "gelu", "relu"], [False, True]),
 )
 def test_states_logits_and_cache_are_those_of_the_blocks(norm, positions, mlp, bias, steps, monkeypatch):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1" if norm == "rms" else "2")
+    one_thread = norm == "rms" or bias
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1" if one_thread else "2")
+    monkeypatch.setattr(one_token, "ROW_BY_ROW", 1 if bias else 7)
     fields = {"norm": norm, "positions": positions, "mlp": mlp, "bias": bias, "tied": bias}
     plain, fast = make(False, **fields), make(**fields)
     with torch.inference_mode():
-        expected = decode(plain)
+        expected = [*decode(plain), *decode(plain, 3), *decode_uneven(plain)]
         assert not steps
-        found = decode(fast)
-    assert steps == [*range(3, 7), *range(5, CONTEXT)]
+        found = [*decode(fast), *decode(fast, 3), *decode_uneven(fast)]
+    even = [*range(3, 7), *range(5, CONTEXT)]
+    assert steps == ([*even, *even, *range(2, 8)] if one_thread else [*even, 6, 7])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(fast.state_dict(), plain.state_dict(), rtol=0, atol=0)
 
@@ -78,46 +99,26 @@ def test_states_logits_and_cache_are_those_of_the_blocks(norm, positions, mlp, b
 )
 def test_each_product_is_the_same(monkeypatch, dtype, numpy_threads, threads, largest):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", numpy_threads)
-    monkeypatch.setattr(one_row, "FOR_ONE_THREAD", largest)
+    monkeypatch.setattr(one_token, "FOR_ONE_THREAD", largest)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     weight, bias, x = (torch.randn(shape, dtype=dtype) for shape in ((24, 8), (24,), (8,)))
     parameter = torch.nn.Parameter(weight.clone())
-    one_row.store_by_columns([parameter])
+    one_token.store_by_columns([parameter])
     torch.testing.assert_close(parameter.data, weight, rtol=0, atol=0)
     assert parameter.stride() == (1, 24)
     for stored in (weight, parameter):
-        product = one_row.product_with(stored, bias)(x.numpy())
-        torch.testing.assert_close(torch.from_numpy(product), weight @ x + bias)
+        product = one_token.product_with(stored, bias)
+        torch.testing.assert_close(torch.from_numpy(product(x.numpy())), weight @ x + bias)
 
 
 @pytest.mark.parametrize(("openblas", "openmp", "one"), [("1", "8", True), ("2", "1", False), (None, "1", True)])
 def test_numpys_own_variable_comes_first(monkeypatch, openblas, openmp, one):
     for name, value in (("OPENBLAS_NUM_THREADS", openblas), ("OMP_NUM_THREADS", openmp)):
         monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
-    assert one_row.numpy_has_one_thread() == one
+    assert one_token.numpy_has_one_thread() == one
 
 
-def test_a_row_that_outlives_others_skips_their_columns(steps):
-    """Its first columns hold nothing and need a mask."""
-    plain, fast = make(False), make()
-    found = []
-    with torch.inference_mode():
-        for model in (plain, fast):
-            cache, longer = model.make_cache(1), model.make_cache(1)
-            model.extend(TOKENS[:, :2], cache)
-            model.extend(TOKENS[:, :6], longer)
-            cache.join(longer)
-            cache.reorder(torch.tensor([0]))
-            found.append(read(model, cache, 2, 5))
-            alone = model.make_cache(1)
-            model.extend(TOKENS[:, :2], alone)
-            found.append(read(model, alone, 2, 5))
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=0, atol=1e-12)
-    assert steps == [2, 3, 4]
-
-
-def test_hooks_gradients_other_weights_and_other_numbers_of_rows_take_the_blocks(steps):
+def test_hooks_gradients_other_weights_and_many_rows_take_the_blocks(steps):
     model = make()
     seen = []
     with torch.inference_mode():
@@ -126,8 +127,8 @@ def test_hooks_gradients_other_weights_and_other_numbers_of_rows_take_the_blocks
         assert len(seen) == 2
         for handle in handles:
             handle.remove()
-        model.extend(TOKENS[:, :1].expand(2, 1), model.make_cache(2))
-        model.extend(TOKENS[:, :1], model.make_cache(1), np.array([0]))
+        model.extend(TOKENS[:1, :1].expand(one_token.ROWS + 1, 1), model.make_cache(one_token.ROWS + 1))
+        model.extend(TOKENS[:1, :1], model.make_cache(1), np.array([0]))
         copied, narrower = copy.deepcopy(model), make().float()
         for changed in (copied, narrower):
             read(changed, changed.make_cache(1), 0, 2)
@@ -185,8 +186,8 @@ def test_dropout_and_hooks_on_what_the_path_replaces_take_the_blocks(steps):
 @pytest.mark.parametrize("change", [{"attention": "stick_breaking"}, {"dtype": torch.bfloat16}])
 def test_a_model_that_cannot_gain_stays_as_it_is(change):
     model = make(False, **change)
-    model.prepare_one_row()
-    assert model._one_row is None
+    model.prepare_one_token()
+    assert model._one_token is None
     assert all(parameter.is_contiguous() for parameter in model.parameters())
 
 
@@ -273,7 +274,7 @@ def test_parts_and_weights_that_are_replaced_count(change, before, tied):
     """Whether they are replaced before the preparation or after it."""
     untouched, plain, fast = (make(False, layers=2, tied=tied) for _ in range(3))
     change(plain)
-    for step in (change, type(fast).prepare_one_row)[:: 1 if before else -1]:
+    for step in (change, type(fast).prepare_one_token)[:: 1 if before else -1]:
         step(fast)
     with torch.inference_mode():
         expected = decode(plain)
@@ -305,7 +306,7 @@ def test_a_prepared_model_can_be_saved(tmp_path):
     holder = nn.ModuleDict({"gpt": fast, "other": make()})
     save_model(holder, str(path))
     assert load_model(make_holder(), path) == (set(), [])
-    fast.prepare_one_row()  # again: nothing moves
+    fast.prepare_one_token()  # again: nothing moves
     assert all(fast.get_parameter(name) is value for name, value in fast.state_dict(keep_vars=True).items())
 
 
@@ -318,8 +319,8 @@ def test_parameters_of_two_precisions_stay_as_they_are(part):
     plain, model = (make(False, torch.float64 if part == "norm" else torch.float32) for _ in range(2))
     for one in (plain, model):
         one.get_submodule(part).double() if part != "norm" else one.norm.float()
-    model.prepare_one_row()
-    assert model._one_row is None
+    model.prepare_one_token()
+    assert model._one_token is None
     torch.testing.assert_close(model.state_dict(), plain.state_dict(), rtol=0, atol=0)
 
 
@@ -328,7 +329,7 @@ def test_the_embedding_of_another_model_is_read_where_it_lies(steps):
     second = tiny_gpt(embedding_of=first).eval().double()
     expected = decode(second)
     for model in (second, first, second):
-        model.prepare_one_row()
+        model.prepare_one_token()
     with torch.inference_mode():
         torch.testing.assert_close(decode(second), expected, rtol=0, atol=1e-12)
         assert len(steps) == 4 + CONTEXT - 5
@@ -339,8 +340,8 @@ def test_the_embedding_of_another_model_is_read_where_it_lies(steps):
 def test_a_model_made_for_inference_stays_as_it_is_elsewhere(steps):
     with torch.inference_mode():
         model, prepared = make(False), make()
-    model.prepare_one_row()
-    assert model._one_row is None
+    model.prepare_one_token()
+    assert model._one_token is None
     with torch.no_grad():
         torch.testing.assert_close(decode(prepared), decode(model), rtol=0, atol=1e-12)
     assert steps

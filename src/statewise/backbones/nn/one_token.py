@@ -1,7 +1,8 @@
-"""One token of a single row, for a server with one client: what `nn.block.Block` computes, in fewer calls.
+"""One token of a single row, or of each of a few rows, for a server: what `nn.block.Block` computes, in fewer calls.
 
 Such a pass reads every weight once and computes little. A matrix stored by columns is read at two to three times the
-speed, and on a single vector calls of NumPy take half as long as those of PyTorch.
+speed, and on few vectors calls of NumPy take half as long as those of PyTorch. Functions take vectors (..., n): one
+(n,), or those of B rows (B, n).
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from statewise.backbones.nn.cache import KeyValueCache
 from statewise.backbones.nn.layers import LayerNorm, RMSNorm
 
 Product = Callable[[np.ndarray], np.ndarray]
-"""Multiplies a matrix (m, n) by a vector (n,): returns (m,)."""
+"""Multiplies a matrix (m, n) by vectors (..., n): returns (..., m)."""
+
+ROWS = 32
+"""Most rows of a pass, where NumPy has one thread; otherwise one. With more, the blocks are as fast."""
+ROW_BY_ROW = 7
+"""Most vectors that NumPy multiplies one after the other: a matrix stays in a processor's cache meanwhile, and
+products of matrices would copy it first."""
 
 TOGETHER = 2**22
 """Numbers that `store_by_columns` allocates together, at least, where there are so many: NumPy asks for huge pages,
@@ -66,14 +73,16 @@ def _room(weight: Tensor) -> int:
 def product_with(weight: Tensor, bias: Tensor | None = None) -> Product:
     """The product of vectors with a matrix (m, n) that is stored by columns, plus `bias` (m,).
 
-    NumPy's product is the fastest, unless it has several threads, which wait for each other. Then a matrix is
-    multiplied as a weighted sum of its columns (`embedding_bag`), which is faster than PyTorch's product, if it is
-    small or PyTorch has one thread."""
+    NumPy's product is the fastest, unless it has several threads, which wait for each other. Then only a single vector
+    is taken, and a matrix is multiplied as a weighted sum of its columns (`embedding_bag`), which is faster than
+    PyTorch's product, if it is small or PyTorch has one thread."""
     matrix, columns = weight.detach().numpy(), weight.detach().t()
     if numpy_has_one_thread():
 
         def product(x: np.ndarray) -> np.ndarray:
-            return matrix.dot(x)
+            if x.ndim == 1:
+                return matrix.dot(x)
+            return np.matmul(matrix, x[:, :, None])[:, :, 0] if len(x) <= ROW_BY_ROW else x.dot(matrix.T)
 
     elif columns.is_contiguous() and (torch.get_num_threads() == 1 or weight.numel() <= FOR_ONE_THREAD):
         places, first = torch.arange(len(columns), dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
@@ -100,28 +109,21 @@ def numpy_has_one_thread() -> bool:
 
 
 def _norm(part: nn.Module) -> Callable[[np.ndarray], np.ndarray]:
-    """`RMSNorm` or `LayerNorm` of one vector."""
+    """`RMSNorm` or `LayerNorm` of vectors."""
     weight: Any = part.weight
     gain, eps, width = weight.detach().numpy(), float(part.eps), weight.numel()  # type: ignore[arg-type]
+
+    def rms(x: np.ndarray) -> np.ndarray:
+        square = x.dot(x) if x.ndim == 1 else np.vecdot(x, x)[:, None]
+        unit: np.ndarray = x * (square / width + eps) ** -0.5
+        unit *= gain
+        return unit
+
     if isinstance(part, nn.RMSNorm):
-
-        def rms(x: np.ndarray) -> np.ndarray:
-            unit: np.ndarray = x * float(x.dot(x) / width + eps) ** -0.5
-            unit *= gain
-            return unit
-
         return rms
     bias: Any = part.bias
     shift = np.zeros_like(gain) if bias is None else bias.detach().numpy()
-
-    def layer(x: np.ndarray) -> np.ndarray:
-        unit: np.ndarray = x - x.sum() / width
-        unit *= float(unit.dot(unit) / width + eps) ** -0.5
-        unit *= gain
-        unit += shift
-        return unit
-
-    return layer
+    return lambda x: rms(x - x.sum(-1, keepdims=True) / width) + shift
 
 
 @lru_cache(maxsize=4096)
@@ -147,8 +149,8 @@ NORMS = (RMSNorm, LayerNorm)
 
 
 def can_be_replaced(config: BlockConfig, blocks: nn.ModuleList, norm: nn.Module, parameters: Iterable[Tensor]) -> bool:
-    """Whether `OneRow` computes what the blocks and the norm after them do: each part is what a GPT makes of `config`,
-    and all parameters are plain tensors of one precision, float32 or float64, on a CPU."""
+    """Whether `OneToken` computes what the blocks and the norm after them do: each part is what a GPT makes of
+    `config`, and all parameters are plain tensors of one precision, float32 or float64, on a CPU."""
     parameters = list(parameters)
     kinds = {(type(one), one.dtype, one.device.type) for one in parameters}
     if not any(kinds == {(nn.Parameter, dtype, "cpu")} for dtype in (torch.float32, torch.float64)):
@@ -188,9 +190,10 @@ def _places(model: nn.Module) -> Iterator[Place]:
             yield part._modules, str(len(part)), None
 
 
-class OneRow:
-    """The blocks of a GPT, for one token of one row on a CPU. The weights are those of the blocks, also after a change
-    of their values. While a part of the model or the memory of a parameter is another, `fits` says no."""
+class OneToken:
+    """The blocks of a GPT, for one token of each of a few rows on a CPU. The weights are those of the blocks, also
+    after a change of their values. While a part of the model or the memory of a parameter is another, `fits` says
+    no."""
 
     def __init__(
         self, config: BlockConfig, blocks: Iterable[Block], norm: nn.Module, head: Tensor, model: nn.Module
@@ -201,7 +204,7 @@ class OneRow:
         self.turns = config.positions == "rope"
         self.layers, self.norm, self.head = [_Layer(block) for block in blocks], _norm(norm), product_with(head)
         self.dtype = head.dtype
-        self.attend = _attend if numpy_has_one_thread() else _attend_fused
+        self.attend, self.most = (_attend, ROWS) if numpy_has_one_thread() else (_attend_fused, 1)
         self._hooks: list[Any] = [
             hooks for part in model.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)
         ]
@@ -220,10 +223,10 @@ class OneRow:
         return not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
 
     def fits(self, cache: KeyValueCache) -> bool:
-        """Whether `step` may be a pass over one token: of a single row, all of whose columns are in use, without
-        gradients, without hooks, in the weights' precision and with the parts that it was made from."""
-        alone = len(cache.lengths) == 1 and cache.dense
-        return alone and self.exact() and not any(self._hooks) and self._unchanged()
+        """Whether `step` may be a pass over one token of each row: of few rows, without gradients, without hooks, in
+        the weights' precision and with the parts that it was made from."""
+        few = 0 < len(cache.lengths) <= self.most
+        return few and self.exact() and not any(self._hooks) and self._unchanged()
 
     def _unchanged(self) -> bool:
         same = all(map(is_, map(dict.get, self._owners, self._names), self._values))
@@ -235,45 +238,54 @@ class OneRow:
 
     @np.errstate(invalid="ignore", over="ignore")  # of a model that fails: who reads the logits will see
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
-        """The blocks and the norm for the embedded token `x` (D,), at the next place of the one row of `cache`: (D,).
+        """The blocks and the norm for the embedded tokens `x` (B, D), at the next place of each row of `cache`: (B, D).
         Does the whole pass of the cache."""
-        place = cache.length
+        B = len(x)
+        residual = x.numpy().reshape(-1).copy() if B == 1 else x.numpy().copy()
         cache.begin(1)
-        residual = x.numpy().copy()
+        places, bias = cache.key_places(x.device).numpy(), None
+        if places.ndim == 2:
+            bias = np.where(places < 0, -np.inf, 0).astype(residual.dtype)[:, None]
+        if self.turns:
+            straight, swapped = self._angles(places[..., -1])
         for number, layer in enumerate(self.layers):
-            mixed = layer.heads_in(layer.attention_norm(residual))
+            mixed = layer.heads_in(layer.attention_norm(residual)).reshape(B, 3, self.heads, self.width)
             if self.turns:
-                straight, swapped = _angles(place, self.width, self.dtype)
-                turning = mixed.reshape(3, self.heads, 2, -1)[:2]
-                other = turning[:, :, ::-1] * swapped
+                turning = mixed[:, :2].reshape(B, 2, self.heads, 2, -1)
+                other = turning[:, :, :, ::-1] * swapped
                 turning *= straight
                 turning += other
-            query, *new = mixed.reshape(3, self.heads, self.width)
-            keys, values = cache.append_one(number, new)
-            residual += layer.heads_out(self.attend(query, keys, values))
+            keys, values = cache.append_one(number, (mixed[:, 1], mixed[:, 2]))
+            seen = self.attend(mixed[:, 0], keys, values, bias)
+            residual += layer.heads_out(seen.reshape(residual.shape))
             residual += layer.mlp_out(self._activated(layer.mlp_in(layer.mlp_norm(residual))))
         cache.advance()
-        return torch.from_numpy(self.norm(residual))
+        return torch.from_numpy(self.norm(residual)).view(x.shape)
+
+    def _angles(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`_angles` of the places of all rows, () or (B,): (2, W / 2) each, or (B, 1, 1, 2, W / 2)."""
+        if places.ndim == 0:
+            return _angles(int(places), self.width, self.dtype)
+        straight, swapped = zip(*(_angles(place, self.width, self.dtype) for place in places.tolist()))
+        return np.stack(straight)[:, None, None], np.stack(swapped)[:, None, None]
 
     def _activated(self, inner: np.ndarray) -> np.ndarray:
-        """`FeedForward.activated` of one vector."""
-        if self.kind != "swiglu":
-            return FeedForward.activated(self.kind, torch.from_numpy(inner)).numpy()
-        gate, linear = inner.reshape(2, -1)
-        return gate / (1 + np.exp(-gate)) * linear
+        """`FeedForward.activated`."""
+        return FeedForward.activated(self.kind, torch.from_numpy(inner)).numpy()
 
 
-def _attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Attention of one query (H, W) to `keys` and `values` (H, K, W): (H * W,)."""
-    weights = np.matmul(keys, query[:, :, None])[:, :, 0]
-    weights *= query.shape[1] ** -0.5
-    weights -= weights.max(1, keepdims=True)
-    np.exp(weights, out=weights)
-    weights /= weights.sum(1, keepdims=True)
-    return np.matmul(weights[:, None], values).reshape(-1)
+def _attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    """Attention of one query of each row (B, H, W) to `keys` and `values` (B, H, K, W), with `bias` (B, 1, K) added to
+    the scores: (B, H, W)."""
+    scores = np.matmul(keys, (query * query.shape[2] ** -0.5)[:, :, :, None])[:, :, :, 0]
+    if bias is not None:
+        scores += bias
+    weights = torch.from_numpy(scores).softmax(-1).numpy()
+    return np.matmul(weights[:, :, None], values)[:, :, 0]
 
 
-def _attend_fused(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _attend_fused(query: np.ndarray, keys: np.ndarray, values: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """`_attend` by PyTorch's kernel."""
-    queries, *both = (torch.from_numpy(part)[None] for part in (query[:, None], keys, values))
-    return attend_fused(queries, *both).view(-1).numpy()
+    queries, *both = (torch.from_numpy(part) for part in (query[:, :, None], keys, values))
+    mask = None if bias is None else torch.from_numpy(bias)[:, :, None]
+    return attend_fused(queries, *both, mask=mask)[:, :, 0].numpy()
