@@ -271,7 +271,7 @@ def test_the_judge_is_told_what_a_file_says_and_always_how_to_answer(capsys, tmp
         assert told["messages"][0]["content"] == f"Which one rhymes?\n\n{VERDICT_FORM}"
         assert told["temperature"] == 0
         assert "temperature was 0.0, is 1.0" in judged(capsys, files, url, out, *words[:3], "1")[2]
-        assert "temperature was 0.0, is None" in judged(capsys, files, url, out, *words[:2])[2]
+        assert "temperature was 0.0, is not set" in judged(capsys, files, url, out, *words[:2])[2]
         own.write_text("Which one is longer?")
         assert "instructions was" in judged(capsys, files, url, out, *words)[2]
         server.requests.clear()
