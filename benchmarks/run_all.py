@@ -67,6 +67,8 @@ QUICK = (
 )
 """Benchmarks of the table, in order: steps of training and what they are made of, the server, generation, the start.
 Each takes `--quick`."""
+ONE_THREAD = {"serving"}
+"""Benchmarks of what is fastest with one thread."""
 MINUTES = 6.0
 JUDGED = re.compile(r"(.*?) +(-?[\d.]+|nan|inf)   bar ([<>]= \S+) *(?:  limit (.*?))?  (ok|SHORT|not judged)$")
 """A figure beside its bar, as `timing.Benchmark` prints it."""
@@ -126,7 +128,8 @@ def run(command: Sequence[str], name: str, seconds: float) -> tuple[int | None, 
     """Runs a benchmark and passes on what it prints. Returns its exit code, None if it was stopped after `seconds`, and
     its figures."""
     rows, stopped = [], threading.Event()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    given = {**os.environ, **({"OMP_NUM_THREADS": "1"} if name in ONE_THREAD else {})}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=given) as process:
 
         def stop() -> None:
             stopped.set()

@@ -1,6 +1,8 @@
 """`make gpu` says what it needs, continues where it was, and writes a page. Its steps: test_benchmarks.py."""
 
 import json
+import signal
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -30,7 +32,7 @@ def test_each_step_has_its_time_and_each_training_a_suite(monkeypatch, capsys, t
     assert {*run.order(where)} == {*steps.steps(where), *suites.TRAININGS}
     assert "two streams, XS" not in run.order(Machine("cuda", False, tmp_path))
     assert run.run_all(Machine("cpu", True, tmp_path), ["no such step"]) == 2
-    assert "the steps are solve, contracts" in capsys.readouterr().err
+    assert "the steps are contracts, compiled" in capsys.readouterr().err
     given = []
 
     def fails(command, timeout, check):
@@ -78,6 +80,36 @@ def test_a_training_shows_what_all_runs_have_reached(tmp_path):
         "figure of each": [0.995, 0.5],
     }
     assert found.bars == [("belief_state: steps a second, its authors' 1.2 on an H100", pytest.approx(6), ">=", 1.2)]
+
+
+def test_a_training_is_stopped_when_its_minutes_are_over(monkeypatch, tmp_path):
+    """A stand-in for `statewise suite`, which saves its runs when it is asked to end."""
+    waits, signals = [], []
+
+    class Process:
+        returncode = None
+
+        def __init__(self, command, cwd, preexec_fn):
+            assert command[1:4] == ["-m", "statewise", "suite"]
+            assert command[5:] == ["--jobs", "16", "--out", "solve_rates"]
+            self.folder = cwd / "solve_rates"
+
+        def wait(self, seconds=None):
+            waits.append(seconds)
+            if not signals:
+                raise subprocess.TimeoutExpired("suite", seconds)
+            self.folder.mkdir()
+            (self.folder / "results.json").write_text('{"runs": []}')
+
+        def poll(self):
+            return self.returncode
+
+        def send_signal(self, number):
+            signals.append(number)
+
+    monkeypatch.setattr(suites.subprocess, "Popen", Process)
+    assert suites.TRAININGS["solve"](Machine("cpu", False, tmp_path), 0.5).values == {}
+    assert (waits, signals) == ([30, None], [signal.SIGTERM])
 
 
 @pytest.mark.parametrize(("code", "calls"), [(0, ["-d", "quit"]), (1, ["-d"])])

@@ -41,8 +41,6 @@ class Training:
         if self.on_text:
             write_corpus(where)
         words = [str(HERE / f"{self.suite}.yaml"), "--jobs", str(self.at_once), "--out", self.suite]
-        if where.smoke:
-            words += ["--smoke", "--seeds", "1", "--only", "g2-4/next_latent"]
         with several_processes(self.at_once if where.device == "cuda" else 1):
             process = subprocess.Popen(
                 [sys.executable, "-m", "statewise", "suite", *words], cwd=where.folder, preexec_fn=ended_with_parent()
