@@ -120,8 +120,10 @@ def by_definition(mixed, count, heads, turned, rotation):
         ((2,), 2, 0, "alike"),
     ],
 )
+@pytest.mark.parametrize("compiling", [False, True])
 @pytest.mark.usefixtures("float64")
-def test_heads_and_their_gradients_are_those_of_the_definition(rows, count, turned, placed):
+def test_heads_and_their_gradients_are_those_of_the_definition(rows, count, turned, placed, compiling, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     heads, width, T = 2, 6, 5
     mixed = torch.randn(*rows, T, count * heads * width, requires_grad=True)
     place = torch.tensor([3, 4, 5, 6, 7])

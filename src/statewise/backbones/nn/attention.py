@@ -63,8 +63,20 @@ def split_heads(
         return split
     parts = heads_first(apart).contiguous()
     turning, others = torch.split(parts, [turned, count - turned])  # two slices would each have a gradient of the whole
-    turned_heads = turning * straight + turning.roll(turning.shape[-1] // 2, dims=-1) * swapped
+    turned_heads = turning * straight + halves_swapped(turning) * swapped
     return *turned_heads.unbind(), *others.unbind()
+
+
+def halves_swapped(heads: Tensor) -> Tensor:
+    """(..., W) with its halves in the opposite order.
+
+    Compiled for a CPU, it is a product with a permutation, which is exact for finite numbers: the kernel of a roll would
+    compute the place of each value, and take in all that is fused with it (`benchmarks/compiled_blocks.py`).
+    """
+    width = heads.shape[-1]
+    if torch.compiler.is_compiling() and heads.device.type == "cpu":
+        return heads @ torch.eye(width, dtype=heads.dtype).roll(width // 2, dims=0)
+    return heads.roll(width // 2, dims=-1)
 
 
 def written_by_hand(mixed: Tensor) -> bool:
