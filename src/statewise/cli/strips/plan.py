@@ -90,6 +90,8 @@ def run(words: list[str]) -> int:
         from statewise.strips import read_problem
 
         files = Path(options.domain or Path(options.problem).with_name("domain.pddl")), Path(options.problem)
+        if options.domain is None and not files[0].exists():
+            raise ValueError(f"--problem needs its domain: {files[0]} does not exist; give --domain FILE")
         problem = read_problem(*files)
         model = read_aligned(options.model, problem.domain) or read_model(options.model, problem.domain.model.names)
         mapping = (
