@@ -563,7 +563,7 @@ def test_options_of_export_and_plan_that_do_not_go_together(capsys, folder, ferr
         (("plan", ferry / "lifted", "--goal-possible", "fly x"), "the model has no schema 'fly'"),
         (("plan", folder / "learned", "--goal-possible", "fly"), "'fly' is not an action of the model"),
         (("plan", ferry / "lifted", "--goal-after", tmp_path / "none.csv"), "none.csv"),
-        (("plan", ferry / "lifted", "--problem", tmp_path / "p.pddl"), "domain.pddl does not exist; give --domain FILE"),
+        (("plan", ferry / "lifted", "--problem", tmp_path / "p.pddl"), "domain.pddl does not exist; give --domain"),
     ):
         code, out, err = called(capsys, *words)
         assert (code, out) == (2, "")
