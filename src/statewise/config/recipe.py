@@ -196,8 +196,7 @@ def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
             raise ValueError(f"{what}{choices}")
     if not known:
         return config()
-    parser = _new_parser()
-    parser.add_class_arguments(config, "it")
+    parser = _parser("it", config)
     options = [f"--it.{key}={_as_flag(value)}" for key, value in fields.items()]
     try:
         return parser.instantiate_classes(_parsed(parser, options)).it
