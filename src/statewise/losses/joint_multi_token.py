@@ -85,12 +85,13 @@ def loss(
     ahead_of = torch.arange(start, stop, device=states.device)[:, None] + torch.arange(K + 1, device=states.device)
     embedded = model.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # not scored beyond the end
     readout = fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])
+    by_place = readout.unbind(2)  # a slice of all places would have a gradient of their size for each
     weight = model.head_weight()
-    following = head_loss(readout[:, first - 1 - start :, 0], weight, token_targets(batch), smoothing=smoothing)
+    following = head_loss(by_place[0][:, first - 1 - start :], weight, token_targets(batch), smoothing=smoothing)
     ahead = []
     for steps in range(1, K + 1):
         from_, to = (column - steps - start for column in reached_columns(batch, steps))
-        ahead.append(head_loss(readout[:, from_:to, steps], weight, ahead_targets(batch, steps)))
+        ahead.append(head_loss(by_place[steps][:, from_:to], weight, ahead_targets(batch, steps)))
     return Loss(config.parts(following, ahead, counts))
 
 
