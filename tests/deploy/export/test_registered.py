@@ -201,7 +201,7 @@ def test_hidden_states_are_those_of_the_backbone(registered):
     alone = tokens[1:2, 4:]
     for row, columns, batch in ((0, slice(None), tokens[:1]), (1, slice(4, None), alone)):
         wanted = model.predictor().states(Batch.plain(batch)).readout[0]
-            same(found.hidden_states[-1][row, columns], wanted, 5e-5)  # 1.2e-5 apart on a processor with AMX
+        same(found.hidden_states[-1][row, columns], wanted, 5e-5)  # 1.2e-5 apart on a processor with AMX
         read = activations.read(model.predictor().backbone, Batch.plain(batch), ["blocks.*hook_resid_*"])
         first, second = (
             next(
