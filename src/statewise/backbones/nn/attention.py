@@ -70,8 +70,9 @@ def split_heads(
 def halves_swapped(heads: Tensor) -> Tensor:
     """(..., W) with its halves in the opposite order.
 
-    Compiled for a CPU, it is a product with a permutation, which is exact for finite numbers: the kernel of a roll
-    would compute the place of each value, and so would all that is fused with it (`benchmarks/compiled_blocks.py`).
+    Compiled for a CPU, it is a product with a permutation, exact for finite numbers unless PyTorch is told to round
+    those of products: the kernel of a roll would compute the place of each value, and so would all that is fused with
+    it (`benchmarks/compiled_blocks.py`).
     """
     width = heads.shape[-1]
     if torch.compiler.is_compiling() and heads.device.type == "cpu":
