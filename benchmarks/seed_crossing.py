@@ -1,11 +1,13 @@
 """What separates seeds that solve a task from seeds that do not: the weights at the start, or the order of the data?
 
-python benchmarks/seed_crossing.py OUT [--inits 1-4] [--orders 1-4] [--hours 24] [--smoke]
+python benchmarks/seed_crossing.py OUT [--length 5] [--inits 1-4] [--orders 1-4] [--hours 24] [--smoke] [FLAGS]
 python benchmarks/seed_crossing.py OUT --table
 
-Trains next latents on G(2,5), each initialisation with each order of data, into OUT/init-I-order-J, one after the
-other, until the hours are over; a run that has begun is finished. The same command continues. The table has the share
-of right paths, and for initialisations and orders the share of the variance that they explain, with a permutation test.
+Trains next latents on G(2,4), or G(2,5), each initialisation with each order of data, into OUT/init-I-order-J, one
+after the other, until the hours are over; a run that has begun is finished. The same command continues. FLAGS are
+those of `statewise train`. There are two tables: the share of right paths, and the step at which three quarters of the
+branches were first right, for a run that never has them right its last step. Below each stands the share of the
+variance that initialisations and orders explain, with a permutation test.
 """
 
 from __future__ import annotations
@@ -29,21 +31,19 @@ from statewise.experiments.seeds import parse
 from statewise.model.recipes import read_recipe
 from statewise.run import Run
 
-FLAGS = (
-    *(
-        "--task.length=5",
-        "--task.nodes=11",
-        "--objective=next_latent",
-        "--objective.horizon=3",
-        "--objective.init=fan_in",
-    ),
-    *("--trainer.steps=20000", "--trainer.evaluate_num=500"),
-)
+FLAGS = ("--objective=next_latent", "--objective.init=fan_in", "--trainer.evaluate_num=500")
+GRAPHS = {
+    4: ("--objective.horizon=2",),
+    5: ("--objective.horizon=3", "--task.length=5", "--task.nodes=11", "--trainer.steps=20000"),
+}
+"""By length of the arms, what is other than in the recipe `path-star-g2-4`."""
 TINY = (
     *("--task.held_out_graphs=10", "--trainer.steps=2", "--trainer.batch_size=4", "--trainer.warmup_steps=1"),
     *("--trainer.evaluate_every=2", "--trainer.evaluate_num=4", "--backbone.layers=1", "--backbone.width=16"),
 )
 PERMUTATIONS = 10_000
+BRANCHES = 0.75
+"""Share of the branches that a model has right once it has found how."""
 Found = Mapping[tuple[int, int], float]
 """The figure of each run, by initialisation and order."""
 
@@ -78,15 +78,20 @@ def train(out: Path, inits: Sequence[int], orders: Sequence[int], flags: Sequenc
         print(f"init {init}, order {order}: finished", flush=True)
 
 
-def read(out: Path, inits: Sequence[int], orders: Sequence[int]) -> dict[tuple[int, int], float]:
-    """The share of right paths of each run that is evaluated."""
-    found = {}
+def read(out: Path, inits: Sequence[int], orders: Sequence[int]) -> tuple[Found, Found]:
+    """The share of right paths of each run that is evaluated, and the step from which three quarters of its branches
+    were right."""
+    paths, steps = {}, {}
     for init, order in itertools.product(inits, orders):
         run = Run(folder_of(out, init, order))
         report = run.report("evaluation") if run.exists() and run.complete() else None
-        if report is not None:
-            found[init, order] = float(report["metrics"]["path_accuracy"])
-    return found
+        if report is None:
+            continue
+        paths[init, order] = float(report["metrics"]["path_accuracy"])
+        held_out = [record for record in run.metrics() if record["kind"] == "evaluation"]
+        right = [record["step"] for record in held_out if record["branch_accuracy"] >= BRANCHES]
+        steps[init, order] = float(right[0] if right else held_out[-1]["step"])
+    return paths, steps
 
 
 def explained(found: Found, axis: int, rng: np.random.Generator) -> tuple[float, float]:
@@ -106,11 +111,11 @@ def explained(found: Found, axis: int, rng: np.random.Generator) -> tuple[float,
     return observed, (as_much + 1) / (PERMUTATIONS + 1)
 
 
-def table(found: Found, inits: Sequence[int], orders: Sequence[int]) -> str:
-    """The figures as Markdown, and what explains them."""
+def table(found: Found, inits: Sequence[int], orders: Sequence[int], digits: int) -> str:
+    """The figures as Markdown, with so many digits after the point, and what explains them."""
     lines = [f"| init | {' | '.join(f'order {order}' for order in orders)} |", "| ---: |" + " ---: |" * len(orders)]
     for init in inits:
-        cells = [f"{found[init, order]:.4f}" if (init, order) in found else "-" for order in orders]
+        cells = [f"{found[init, order]:,.{digits}f}" if (init, order) in found else "-" for order in orders]
         lines.append(f"| {init} | {' | '.join(cells)} |")
     for axis, name in enumerate(("initialisation", "order of the data")):
         if len(found) == len(inits) * len(orders) > 1:
@@ -123,17 +128,20 @@ def main(words: Sequence[str] | None = None) -> int:
     """Trains, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--length", type=int, choices=GRAPHS, default=4, help="nodes of an arm, 4 or 5")
     parser.add_argument("--inits", default="1-4")
     parser.add_argument("--orders", default="1-4")
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--smoke", action="store_true", help="two steps of tiny models")
     parser.add_argument("--table", action="store_true", help="train nothing")
-    options = parser.parse_args(words)
+    options, more = parser.parse_known_args(words)
     inits, orders = parse(options.inits), parse(options.orders)
     if not options.table:
-        flags = [*FLAGS, *TINY] if options.smoke else FLAGS
+        flags = [*FLAGS, *GRAPHS[options.length], *(TINY if options.smoke else ()), *more]
         train(options.out, inits, orders, flags, time.monotonic() + 3600 * options.hours)
-    print(table(read(options.out, inits, orders), inits, orders))
+    paths, steps = read(options.out, inits, orders)
+    print(f"Share of right paths:\n\n{table(paths, inits, orders, digits=4)}\n")
+    print(f"Steps until {BRANCHES:.0%} of the branches are right:\n\n{table(steps, inits, orders, digits=0)}")
     return 0
 
 

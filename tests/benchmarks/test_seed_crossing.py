@@ -14,7 +14,8 @@ def test_weights_come_from_one_seed_and_data_from_the_other(tmp_path, capsys, mo
     assert seed_crossing.main(words) == 0
     printed = capsys.readouterr().out
     assert printed.count("finished") == 4
-    assert "The initialisation explains" in printed
+    assert printed.count("The initialisation explains") == 2
+    assert "| 1 | 2 | 2 |" in printed  # no branch is right after two steps, so all of them count
 
     def start(init, order):
         return load_model(str(seed_crossing.folder_of(tmp_path, init, order)), "0", "cpu").objective.state_dict()
@@ -25,7 +26,7 @@ def test_weights_come_from_one_seed_and_data_from_the_other(tmp_path, capsys, mo
     folders = [seed_crossing.folder_of(tmp_path, 1, order) for order in (1, 2)]
     losses = [[record["loss"] for record in Run(folder).metrics() if "loss" in record] for folder in folders]
     assert losses[0] != losses[1]
-    assert seed_crossing.main([*words, "--hours", "0"]) == 0
+    assert seed_crossing.main([*words, "--hours", "0", "--length", "5"]) == 0
     assert "finished" not in capsys.readouterr().out
 
 
