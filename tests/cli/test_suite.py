@@ -194,6 +194,7 @@ def test_the_files_have_all_runs_whatever_is_chosen(file, tmp_path, in_process, 
     out = tmp_path / "out"
     command = ["suite", str(file), "--out", str(out)]
     assert main([*command, "--only", "stars/next_token-gpt", "--seeds", "1"]) == 0
+    assert "accuracy_length_24" not in capsys.readouterr().out  # only bits have it, which are left out
     assert main([*command, "--only", "bits/next_token-gpt", "--seeds", "2,7"]) == 0
     expected = [("stars", "next_token", 1), ("bits", "next_token", 2), ("bits", "next_token", 7)]
     for chosen, printed in (

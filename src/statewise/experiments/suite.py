@@ -357,14 +357,16 @@ def _pictures(chosen: Chosen, there: list[Planned], runs: dict[Path, SuiteRun]) 
     for picture in chosen.whole.pictures:
         some = [one for one in there if one.cell.recipe in picture.recipes]
         if not any(runs[one.folder].headline for one in some):
-            notes.append(f"picture {picture.name}: no finished run")
+            if any(cell.recipe in picture.recipes for cell in chosen.cells):
+                notes.append(f"picture {picture.name}: no finished run")
             continue
         report = _report(chosen, some, runs)
         # The table has a column of minutes in any case.
-        shown = {name: chosen.whole.metrics.get(name, "") for name in picture.metrics if name != "minutes"}
+        metrics = _expected(chosen, picture.metrics, report.runs)
+        shown = {name: chosen.whole.metrics.get(name, "") for name in metrics if name != "minutes"}
         report = replace(report, title=picture.title, about="", shown=shown)
         made, lacking = picture_files(
-            report, partial(compare, metrics="all"), picture.metrics, picture.curves, picture.drawings
+            report, partial(compare, metrics="all"), metrics, picture.curves, picture.drawings
         )
         files |= {f"pictures/{picture.name}{end}": content for end, content in made.items()}
         notes += [f"picture {picture.name}: {lack}" for lack in lacking]
@@ -389,8 +391,15 @@ def _report(chosen: Chosen, planned: list[Planned], runs: dict[Path, SuiteRun]) 
     from statewise.reporting.suite import SuiteReport
 
     suite = chosen.whole
-    in_order = sorted(planned, key=lambda one: suite.cells.index(one.cell))
-    return SuiteReport(chosen.title, suite.about, [runs[one.folder] for one in in_order], suite.metrics)
+    in_order = [runs[one.folder] for one in sorted(planned, key=lambda one: suite.cells.index(one.cell))]
+    shown = {name: suite.metrics[name] for name in _expected(chosen, suite.metrics, in_order)}
+    return SuiteReport(chosen.title, suite.about, in_order, shown)
+
+
+def _expected(chosen: Chosen, metrics: Iterable[str], runs: Sequence[SuiteRun]) -> list[str]:
+    """The metrics that these runs should have. With `only`, those that some run has: others may be of combinations
+    that are left out, and are not missed."""
+    return [name for name in metrics if not chosen.only or any(run.number(name) is not None for run in runs)]
 
 
 def _read_runs(planned: Iterable[Planned]) -> dict[Path, SuiteRun]:
