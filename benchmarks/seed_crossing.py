@@ -5,9 +5,9 @@ python benchmarks/seed_crossing.py OUT --table
 
 Trains next latents on G(2,4), or G(2,5), each initialisation with each order of data, into OUT/init-I-order-J, one
 after the other, until the hours are over; a run that has begun is finished. The same command continues. FLAGS are
-those of `statewise train`. There are two tables: the share of right paths, and the step at which three quarters of the
-branches were first right, for a run that never has them right its last step. Below each stands the share of the
-variance that initialisations and orders explain, with a permutation test.
+those of `statewise train`, as --NAME=VALUE. There are two tables: the share of right paths, and the step at which
+three quarters of the branches were first right, for a run that never has them right its last step. Below each stands
+the share of the variance that initialisations and orders explain, with a permutation test.
 """
 
 from __future__ import annotations

@@ -55,6 +55,10 @@ def shown(p: float) -> str:
     return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
 
 
+EXPLORATORY = "*E*"
+"""Ends the name of a comparison that was chosen, or asked, once figures were known: no evidence, whatever its p."""
+
+
 def comparisons(families: Sequence[dict[str, Any]]) -> str:
     """The table of all families as Markdown."""
     lines = ["| rows | comparison | p | by Holm |", "| --- | --- | ---: | ---: |"]
@@ -68,7 +72,8 @@ def comparisons(families: Sequence[dict[str, Any]]) -> str:
         page = family["page"]
         for place, (name, p, adjusted) in enumerate(zip(pairs, p_values, by_holm)):
             what = f"[{family['what']}]({page}): {name}" if place == 0 else name
-            told = f"**{shown(adjusted)}**" if adjusted < 0.05 else shown(adjusted)
+            evidence = adjusted < 0.05 and not name.endswith(EXPLORATORY)
+            told = f"**{shown(adjusted)}**" if evidence else shown(adjusted)
             lines.append(f"| {family['rows'] if place == 0 else ''} | {what} | {shown(p)} | {told} |")
     return "\n".join(lines)
 
