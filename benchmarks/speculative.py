@@ -62,6 +62,10 @@ class Clocked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._predictor, name)
 
+    def capability(self, kind: type) -> Any:
+        able = self._predictor.capability(kind)
+        return self if able is self._predictor and kind is Drafter else able  # or its guesses would not be counted
+
     def extend(self, *given: Any) -> Tensor:
         began = time.perf_counter()
         logits = self._predictor.extend(*given)
@@ -80,9 +84,6 @@ class Clocked:
             finally:
                 self.seconds += time.perf_counter() - began
             sent = yield logits
-
-
-Drafter.register(Clocked)
 
 
 def trained(name: str, folder: Path, smoke: bool) -> Path:
@@ -189,7 +190,7 @@ def main(words: Sequence[str] | None = None) -> int:
     names = [name for name in TRAINED if not (bench.smoke and name == "rides")]  # of which served_drafts.py makes one
     with tempfile.TemporaryDirectory() as folder:
         made = {} if given.runs else {name: trained(name, Path(folder), bench.smoke) for name in names}
-        for name, run in (made or {one.name: one for one in given.runs}).items():
+        for name, run in (made or {str(one): one for one in given.runs}).items():
             model = statewise.load(run, device="cpu")
             print(name)
             measure(bench, "text" if model.recipe.task.name == "text" else name, model, given.temperature, rows, rounds)
