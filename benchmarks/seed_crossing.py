@@ -136,6 +136,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", action="store_true", help="train nothing")
     options, more = parser.parse_known_args(words)
     inits, orders = parse(options.inits), parse(options.orders)
+    if options.table and more:
+        parser.error(f"--table trains nothing, so {' '.join(more)} says nothing")
     if not options.table:
         flags = [*FLAGS, *GRAPHS[options.length], *(TINY if options.smoke else ()), *more]
         train(options.out, inits, orders, flags, time.monotonic() + 3600 * options.hours)
